@@ -125,6 +125,29 @@ static void test_from_torch(void **state)
     assert_true(has_key(&l.rung[0], "micro_batch=64"));
 }
 
+/* A recipe that is the bottom itself: the top has all that the recipe holds back. */
+static void test_from_recipe(void **state)
+{
+    (void)state;
+    static Ladder l;
+    Recipe        r = recipe_of("step_tokens: 16384\nmodel: {context: 1024}\ndata: {kind: random}\n"
+                                       "precision: fp32\nmicro_batch: 4\nopt: {flash: false, tune: false, xent: false}\n");
+    plan(&l, (LadderOptions){ .start = LADDER_RECIPE }, &r, dev_cuda_plan());
+    const Rung *bottom = &l.rung[0], *top = find(&l, "prefetch");
+    assert_true(has_key(bottom, "precision=fp32") && has_key(bottom, "micro_batch=4"));
+    assert_true(has_key(bottom, "opt.flash=false") && has_key(bottom, "opt.add_norm=false"));
+    assert_true(has_key(top, "precision=auto") && has_key(top, "micro_batch=0"));
+    assert_true(has_key(top, "opt.flash=true") && has_key(top, "opt.tune=true") &&
+                has_key(top, "opt.xent=true"));
+    assert_int_equal(top->n_key, 5);
+    assert_true(bottom->is_slow && !top->is_slow);
+    assert_string_equal(find(&l, "flash attention")->refused, "");
+    assert_true(has_key(find(&l, "flash attention"), "opt.flash=true"));
+    assert_true(has_key(find(&l, "larger batch"), "opt.flash=false"));
+    plan(&l, (LadderOptions){ .start = LADDER_FP32 }, &r, dev_cuda_plan());
+    assert_string_equal(find(&l, "flash attention")->refused, "off in the recipe");
+}
+
 /* A batch that is given is taken as it is or refused; the usual one is made to fit. */
 static void test_batch(void **state)
 {
@@ -343,15 +366,11 @@ static void test_limit_of_cross_attention(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_from_fp32),
-        cmocka_unit_test(test_from_torch),
-        cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_recipe_decides),
-        cmocka_unit_test(test_backend_decides),
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_picture),
-        cmocka_unit_test(test_limit_of_cross_attention),
+        cmocka_unit_test(test_from_fp32),      cmocka_unit_test(test_from_torch),
+        cmocka_unit_test(test_from_recipe),    cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_recipe_decides), cmocka_unit_test(test_backend_decides),
+        cmocka_unit_test(test_json),           cmocka_unit_test(test_table),
+        cmocka_unit_test(test_picture),        cmocka_unit_test(test_limit_of_cross_attention),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

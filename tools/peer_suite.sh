@@ -108,8 +108,8 @@ part_clips() {
 }
 
 part_ladders() {
-    timeout 300 "$build/brim" bench recipes/video-before.yaml --ladder --batch 8 --picture "$out/video.svg" \
-        "${more[@]}" 2>&1 | tee "$out/video-ladder.txt"
+    timeout 300 "$build/brim" bench recipes/video-before.yaml --ladder --from recipe \
+        --picture "$out/video.svg" "${more[@]}" 2>&1 | tee "$out/video-ladder.txt"
     tools/latent_ladder.sh "$build" recipes/latent-qwen.yaml "${more[@]}" 2>&1 | tee "$out/latent-ladder.txt"
 }
 

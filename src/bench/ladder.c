@@ -42,8 +42,13 @@ static const Step from_torch[] = {
     { "prefetch", "opt.prefetch=false", "", "" },
 };
 
-static const Step *const starts[] = { [LADDER_FP32] = from_fp32, [LADDER_TORCH] = from_torch };
-static const int n_step[] = { [LADDER_FP32] = ARRAY_LEN(from_fp32), [LADDER_TORCH] = ARRAY_LEN(from_torch) };
+static const Step *const starts[] = {
+    [LADDER_FP32] = from_fp32, [LADDER_TORCH] = from_torch, [LADDER_RECIPE] = from_fp32
+};
+
+static const int n_step[] = { [LADDER_FP32]   = ARRAY_LEN(from_fp32),
+                              [LADDER_TORCH]  = ARRAY_LEN(from_torch),
+                              [LADDER_RECIPE] = ARRAY_LEN(from_fp32) };
 
 /* The bottom rungs are there to be compared, not to be exact: a slow one ends after this many timed
  * seconds. */
@@ -135,6 +140,28 @@ static Keys step_off(const Step *s, const Basis *on)
     return k;
 }
 
+/* What holds the recipe back, lifted in *r; returns the overrides that do so. The recipe's micro-batch is the
+ * bottom's. */
+static Keys lift(Recipe *r, LadderOptions *opt)
+{
+    Keys k = { .n = 0 };
+    if (r->precision != PRECISION_AUTO) keys_add(&k, "precision=auto");
+    r->precision = PRECISION_AUTO;
+    if (r->micro_batch > 0) keys_add(&k, "micro_batch=0");
+    if (r->micro_batch > 0 && opt->batch == 0) opt->batch = r->micro_batch;
+    r->micro_batch = 0;
+    for (int i = 0; i < schema_count; i++) {
+        const SchemaRow *row = schema_row(NULL, i);
+        int             *on  = (int *)((char *)r + row->offset);
+        char             pair[LADDER_KEY];
+        if (!str_starts_with(row->name, "opt.") || *on) continue;
+        snprintf(pair, sizeof pair, "%s=true", row->name);
+        keys_add(&k, pair);
+        *on = 1;
+    }
+    return k;
+}
+
 /* ---- planning ------------------------------------------------------------------------------------------ */
 
 /* As given, or else the largest power of two up to the usual one that divides the step's samples. */
@@ -184,12 +211,14 @@ int ladder_plan(Ladder *l, const LadderOptions *opt, const Recipe *r, const DevV
 {
     const Step *step = starts[opt->start];
     int         n    = n_step[opt->start];
-    Basis       on   = { *opt, r, vt };
-    Keys        off[LADDER_RUNGS];
+    Recipe      full = *r; /* with all that the ladder ends at */
+    Basis       on   = { *opt, &full, vt };
+    Keys        off[LADDER_RUNGS], lifted = { .n = 0 };
     memset(l, 0, sizeof *l);
     snprintf(l->recipe, sizeof l->recipe, "%s", r->run);
     l->unit = opt->task->unit;
     CHECK(n < LADDER_RUNGS, "more rungs than a ladder has room for");
+    if (opt->start == LADDER_RECIPE) lifted = lift(&full, &on.opt);
     TRY(settle_batch(&on.opt, r));
     for (int i = 0; i < n; i++) {
         Rung *rung  = &l->rung[l->n_rung++];
@@ -201,20 +230,23 @@ int ladder_plan(Ladder *l, const LadderOptions *opt, const Recipe *r, const DevV
     }
     for (int i = 0; i < n; i++) {
         Keys k = { .n = 0 };
-        if (step[i].at[0] && r->precision == PRECISION_AUTO) keys_add(&k, step[i].at);
+        if (step[i].at[0] && full.precision == PRECISION_AUTO) keys_add(&k, step[i].at);
         for (int later = i + 1; later < n; later++) {
             for (int j = 0; j < off[later].n; j++) keys_add(&k, off[later].item[j]);
         }
         /* What the recipe requires, a lower rung cannot have. */
         if (k.n > 0 && r->require[0]) keys_add(&k, "require=");
+        for (int j = 0; j < lifted.n; j++) keys_add(&k, lifted.item[j]);
         rung_keys(&l->rung[i], &k);
+        l->rung[i].is_slow = i + 1 < n && k.n > 0;
     }
     if (!vt->hints->times || r->deterministic) return 0; /* it gives the same bits anyway */
     Rung *cost    = &l->rung[l->n_rung++];
     cost->name    = "deterministic";
     cost->guide   = "";
     cost->is_cost = 1;
-    rung_keys(cost, &(Keys){ { "deterministic=true" }, 1 });
+    keys_add(&lifted, "deterministic=true");
+    rung_keys(cost, &lifted);
     return 0;
 }
 
@@ -238,8 +270,7 @@ static int measure(Rung *rung, const LadderOptions *opt)
 {
     Recipe       r;
     BenchResult  b;
-    BenchOptions bench = { .least_s = opt->least_s,
-                           .most_s  = rung->n_key > 0 && !rung->is_cost ? SLOW_RUNG_S : 0 };
+    BenchOptions bench = { .least_s = opt->least_s, .most_s = rung->is_slow ? SLOW_RUNG_S : 0 };
     int          rc    = rung_recipe(&r, opt, rung);
     if (rc == 0) rc = bench_run(&b, opt->task, &r, &bench);
     if (rc < 0 && err_kind() == ERR_USER) {

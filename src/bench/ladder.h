@@ -2,7 +2,8 @@
  * keeping those before.
  *
  * 1. Every rung is a list of overrides, as on the command line: `brim bench RECIPE KEYS` is that rung.
- * 2. The top rung has no override left: it is `brim bench RECIPE`.
+ * 2. The top rung has no override left: it is `brim bench RECIPE`. With LADDER_RECIPE it has those that lift
+ *    what the recipe holds back.
  * 3. A step that the recipe itself leaves out, or that the device cannot take, is listed with the reason
  *    and not counted. */
 #ifndef BENCH_LADDER_H
@@ -15,8 +16,10 @@
 #include <stdio.h>
 
 typedef enum {
-    LADDER_FP32, /* fp32, a small micro-batch, stored attention, nothing fused */
-    LADDER_TORCH /* what a good PyTorch user has: bf16, flash attention, elementwise passes fused */
+    LADDER_FP32,  /* fp32, a small micro-batch, stored attention, nothing fused */
+    LADDER_TORCH, /* what a good PyTorch user has: bf16, flash attention, elementwise passes fused */
+    LADDER_RECIPE /* the steps of LADDER_FP32, for a recipe that is the bottom itself: keys which hold it back
+                   * (precision, micro_batch, opt.*) are lifted on the way */
 } LadderStart;
 
 enum { LADDER_RUNGS = 16, LADDER_KEYS = 32, LADDER_KEY = 48 };
@@ -27,6 +30,7 @@ typedef struct {
     int         n_key;
     char        key[LADDER_KEYS][LADDER_KEY]; /* "opt.flash=false" */
     int         is_cost;                      /* behind the top: what a switch costs */
+    int         is_slow;                      /* below the top: measured for less long */
     char        refused[240];                 /* why it was not measured; "" when it was */
     double      per_s, step_s;                /* units a second, seconds a step */
     double      over_before, over_bottom;     /* factors; a cost's first is over the top */

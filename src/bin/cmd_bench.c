@@ -84,7 +84,7 @@ static int default_picture(char *buf, size_t n, const Flags *f, const Recipe *r)
 {
     RunDir d;
     TRY(rundir_paths(&d, r->run));
-    int len = snprintf(buf, n, "%s.ladder%s.svg", d.path, f->from ? "-from-torch" : "");
+    int len = snprintf(buf, n, "%s.ladder%s%s.svg", d.path, f->from ? "-from-" : "", f->from ? f->from : "");
     return len >= 0 && (size_t)len < n ? 0 : err_user("BRIM_RUNS: path too long");
 }
 
@@ -126,7 +126,7 @@ static int bench_ladder(const Flags *f, const CmdTarget *t, const Recipe *r, dou
                           .least_s    = least_s };
     char          usual[RUNDIR_PATH + 32];
     const char   *picture = f->picture ? f->picture : usual;
-    opt.start             = f->from ? LADDER_TORCH : LADDER_FP32;
+    opt.start = !f->from ? LADDER_FP32 : strcmp(f->from, "torch") == 0 ? LADDER_TORCH : LADDER_RECIPE;
     if (f->batch) TRY(cmd_int("--batch", f->batch, 1, 65536, &opt.batch));
     if (f->picture) TRY(check_picture(picture));
     if (!f->picture) TRY(default_picture(usual, sizeof usual, f, r));
@@ -170,8 +170,8 @@ static void print_rates(const BenchResult *b)
 /* Ladder's own options make no sense without it. */
 static int check_flags(const Flags *f)
 {
-    if (f->from && strcmp(f->from, "torch") != 0)
-        return err_user("command line: --from: '%s' is not a start (there is torch)", f->from);
+    if (f->from && strcmp(f->from, "torch") != 0 && strcmp(f->from, "recipe") != 0)
+        return err_user("command line: --from: '%s' is not a start (there are torch and recipe)", f->from);
     if (f->ladder && (f->ops || f->no_limit))
         return err_user("command line: %s: not together with --ladder", f->ops ? "--ops" : "--no-limit");
     if (f->ops && f->no_limit)
@@ -201,7 +201,8 @@ int cmd_bench(const CmdArgs *a)
                        { "--no-limit", NULL, &f.no_limit, "do not measure the device's own rates" },
                        { "--seconds", &f.seconds, NULL, "time steps for so long at least; 3 unless said" },
                        { "--ladder", NULL, &f.ladder, "every optimisation switched on in turn" },
-                       { "--from", &f.from, NULL, "torch: start at what a PyTorch user has" },
+                       { "--from", &f.from, NULL,
+                         "torch: start at what a PyTorch user has; recipe: at the recipe as it is" },
                        { "--batch", &f.batch, NULL, "micro-batch of the bottom rung" },
                        { "--picture", &f.picture, NULL, "where the ladder's picture goes" } };
 
