@@ -131,7 +131,8 @@ static void test_from_recipe(void **state)
     (void)state;
     static Ladder l;
     Recipe        r = recipe_of("step_tokens: 16384\nmodel: {context: 1024}\ndata: {kind: random}\n"
-                                       "precision: fp32\nmicro_batch: 4\nopt: {flash: false, tune: false, xent: false}\n");
+                                       "precision: fp32\nmicro_batch: 4\n"
+                                       "opt: {flash: false, tune: false, xent: false}\n");
     plan(&l, (LadderOptions){ .start = LADDER_RECIPE }, &r, dev_cuda_plan());
     const Rung *bottom = &l.rung[0], *top = find(&l, "prefetch");
     assert_true(has_key(bottom, "precision=fp32") && has_key(bottom, "micro_batch=4"));
