@@ -101,7 +101,7 @@ part_sample() {
 
 part_leaderboard() {
     local s=${BUDGET_S:-240} keys
-    read -ra keys <<<"${LEADERBOARD:-}"
+    read -ra keys <<<"${LEADERBOARD:-optim.weight_decay=0.5}" # 30M tokens are read many times
     "$brim" train recipes/leaderboard.yaml --fresh run=lb "budget_s=$s" data.kind=tokens \
         "data.train=${SET:?}" step_tokens=65536 steps=100000 optim.warmup=100 eval.every=50 \
         eval.sequences=100000 checkpoint.every=0 checkpoint.best=false watch.report=false \
