@@ -29,7 +29,9 @@ int cmd_compare(const CmdArgs *a)
         run[i] = (CompareRun){ base[i], name[i] };
     }
     if (picture) TRY(compare_picture(run, n, picture));
-    return compare_print(run, n, json, stdout);
+    TRY(compare_print(run, n, json, stdout));
+    if (picture && !json) printf("picture: %s\n", picture);
+    return 0;
 }
 
 int cmd_report(const CmdArgs *a)

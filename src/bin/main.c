@@ -26,7 +26,7 @@ static const Command commands[] = {
       "memory, candidates and the choice; needs no GPU" },
     { "bench", cmd_bench,
       "RECIPE [key=value ...] [[--ops] [--no-limit] | "
-      "--ladder [--from torch] [--batch N] [--picture FILE]] [--seconds N] [--json]",
+      "--ladder [--from torch|recipe] [--batch N] [--picture FILE]] [--seconds N] [--json]",
       "measure the recipe's step; --ladder: with every optimisation switched on in turn" },
     { "eval", cmd_eval, "RUN [key=value ...] [--step N|best|last] [--json | --ids FILE [--logits OUT.npy]]",
       "loss of a trained run on its validation data" },

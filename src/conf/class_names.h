@@ -10,6 +10,8 @@
 #include "base/arena.h"
 #include "conf/recipe.h"
 
+#define CLASS_NAMES_FILE "classes.txt" /* in the folder of a run */
+
 typedef struct {
     Arena  arena;
     char **name;

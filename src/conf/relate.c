@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "conf/bind.h"
+#include "conf/class_names.h"
 #include "conf/hfconf.h"
 #include "conf/paths.h"
 #include "conf/relate_image.h"
@@ -411,6 +412,8 @@ static int read_run(const Recipe *r, const char *path, Recipe *theirs)
            "%s: a run of task %s has no weights for task %s (runs of mae and image do)", r->init,
            theirs->task, r->task);
     theirs->image.classes = r->image.classes;
+    memset(theirs->image.names, 0, sizeof theirs->image.names);
+    memset(theirs->image.names_file, 0, sizeof theirs->image.names_file);
     return 0;
 }
 
@@ -464,8 +467,8 @@ static int find_names(Recipe *r, const char *folder, int need_data)
     char *path = r->image.names_file, beside[2 * RECIPE_STR];
     if (!path[0]) return 0;
     snprintf(beside, sizeof beside, "%s/%s", folder, file_name_of(path));
-    if (!recipe_is_typed(r, "image.names_file") && file_kind(beside) == FILE_REGULAR &&
-        strlen(beside) < RECIPE_STR) {
+    int is_own = strcmp(file_name_of(path), CLASS_NAMES_FILE) == 0 && !recipe_is_typed(r, "image.names_file");
+    if (is_own && file_kind(beside) == FILE_REGULAR && strlen(beside) < RECIPE_STR) {
         memset(path, 0, RECIPE_STR);
         memcpy(path, beside, strlen(beside));
     }

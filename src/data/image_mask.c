@@ -69,13 +69,14 @@ void image_mask_fill(const ImageMask *m, uint64_t seed, int64_t g, void *const *
 
 static int mask_fill(const Source *src, int64_t g, void *const *field, void *scratch)
 {
-    const MaskSource *s = (const MaskSource *)src;
-    TRY(source_fill(s->image, g, field, scratch));
+    const MaskSource *s  = (const MaskSource *)src;
+    int               rc = source_fill(s->image, g, field, scratch);
+    if (rc < 0) return -1;
     image_mask_fill(&s->mask, s->seed, g, field);
-    if (*(const int32_t *)field[IMAGE_LABEL] >= 0) return 0;
+    if (*(const int32_t *)field[IMAGE_LABEL] >= 0) return rc;
     int32_t *hidden = field[MASK_HIDDEN];
     for (int64_t i = 0; i < s->mask.hidden; i++) hidden[i] = -1;
-    return 0;
+    return rc;
 }
 
 /* -1 stands for no row. */

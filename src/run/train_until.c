@@ -52,10 +52,11 @@ int64_t train_schedule_steps(const Run *run, int64_t step)
 /* 1: a is better than b by the task's measure. */
 static int is_better(const Task *t, double a, double b) { return t->metric[t->best].larger ? a > b : a < b; }
 
-/* At the target or beyond it. */
+/* At the target or beyond it. An evaluation that measured nothing (NAN) reaches no target. */
 static int is_reached(const Run *run, double val)
 {
-    return run->r->eval.target != 0 && !is_better(run->task, run->r->eval.target, val);
+    double target = run->r->eval.target;
+    return target != 0 && (val == target || is_better(run->task, val, target));
 }
 
 static const char *measure(const Run *run) { return run->task->metric[run->task->best].name; }

@@ -92,14 +92,15 @@ static int image_keep(Job *j, const Source *train, const char *folder)
     ClassNames names;
     char       path[PATH_MAX], full[PATH_MAX];
     Recipe    *r = &j->recipe;
-    if (snprintf(path, sizeof path, "%s/classes.txt", folder) >= (int)sizeof path)
+    if (snprintf(path, sizeof path, "%s/" CLASS_NAMES_FILE, folder) >= (int)sizeof path)
         return err_set("%s: the path is too long", folder);
     class_names_init(&names);
     int rc = image_source_names(train, r, &names);
     if (rc == 0 && names.n > 0) rc = class_names_write(&names, path);
     int wrote = rc == 0 && names.n > 0;
     class_names_deinit(&names);
-    if (wrote && !r->image.names[0] && realpath(path, full)) str_copy(r->image.names_file, sizeof full, full);
+    if (wrote && !r->image.names[0] && realpath(path, full))
+        str_copy(r->image.names_file, sizeof r->image.names_file, full);
     return rc;
 }
 

@@ -36,7 +36,7 @@ typedef enum {
     JOB_PREDICT = 32
 } JobParts;
 
-enum { JOB_TABLES = 4, JOB_PROGS = 32, JOB_KEPT = 16 };
+enum { JOB_TABLES = 6, JOB_PROGS = 32, JOB_KEPT = 16 };
 
 struct Job {
     const Task  *task;
