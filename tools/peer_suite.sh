@@ -5,6 +5,7 @@
 #   latents  the 8B shape with and without a teacher, with short prompts, as published, as the guide starts;
 #            the Qwen2.5-1.5B shape (8 min)
 #   jpeg     vit-l16 and vit-b16 from 20,000 JPEG files, cut from the photographs in folder PHOTOS (2 min)
+#   files    only makes these files
 #   clips    video-l16 from the album of clips CLIPS (brim data clips ... --frames 32 --size 256; 1 min)
 #   ladders  from the guides' starts of video and latents to the whole (5 min)
 # PEERS: folder of torch_vit.py and torch_latent.py, for images and latents; without it Brim runs alone.
@@ -22,15 +23,21 @@ row() { # name, peer's samples/s or nothing, recipe, keys ...
     local name=$1 peer=$2 recipe=$3
     shift 3
     timeout "$limit" "$build/brim" bench "recipes/$recipe.yaml" --json "$@" "${more[@]}" >"$work/bench" \
-        2>"$work/log" || { echo "$name: FAILED: $(tail -n 1 "$work/log")"; return; }
+        2>"$work/log" || { echo "$name: FAILED: $(tail -n 1 "$work/log")"; rm "$work/bench"; return; }
     tail -n 1 "$work/bench" >>"$out/bench.jsonl"
+    table_row "$name" "$peer"
+}
+
+# The last bench beside another peer's rate.
+table_row() { # name, peer's samples/s or nothing
+    [ -s "$work/bench" ] || return
     tail -n 1 "$work/bench" | python3 -c 'import json, sys
 b, name, peer = json.load(sys.stdin), sys.argv[1], float(sys.argv[2] or 0)
 show = lambda key, form, by=1: form % (by * b[key]) if b.get(key) is not None else "-"
 print("%-34s %9.1f %9s %6s %7s %6s %6s %6s %6s %7s" % (name, b["per_s"], "%.1f" % peer if peer else "-",
     "%.3f" % (b["per_s"] / peer) if peer else "-", show("step_ms", "%.1f"), show("mfu", "%.1f", 100),
     show("limit_share", "%.3f"), show("power_w", "%.0f"), show("utilisation", "%.0f", 100),
-    show("loader_headroom", "%.1f")), flush=True)' "$name" "$peer"
+    show("loader_headroom", "%.1f")), flush=True)' "$1" "$2"
 }
 
 # Samples/s that a peer prints last; nothing without PEERS.
@@ -42,8 +49,10 @@ peer() { # program, arguments ...
     sed -nE 's/.* ([0-9,.]+) samples\/s.*/\1/p' "$work/peer" | tr -d , | sort -n | tail -n 1
 }
 
+had_images=
 part_images() {
     local of
+    had_images=1
     # The peer takes batches that it can hold; the better rate counts.
     of=$(peer torch_vit.py --model vit-b16 --bs 256,512); row "vit-b16" "$of" vit-b16 step_samples=1024
     of=$(peer torch_vit.py --model vit-l16 --bs 256); row "vit-l16" "$of" vit-l16 step_samples=512
@@ -56,13 +65,13 @@ part_latents() {
     local of k=(--no-limit latent.baselines=false memory_limit=80G)
     of=$(peer torch_latent.py --llm llama-8b --bs 64)
     row "8B, teacher" "$of" latent-llama-8b "${k[@]}"
+    table_row "the same, peer as published, batch 16" \
+        "$(peer torch_latent.py --llm llama-8b --bs 16 --as-published)"
+    table_row "the same, peer eager, batch 4 x 4" \
+        "$(peer torch_latent.py --llm llama-8b --bs 4 --accum 4 --as-published --eager)"
     row "8B, teacher, 30 to 512 bytes" "$of" latent-llama-8b "${k[@]}" latent.least_bytes=30 latent.room=0.54
     of=$(peer torch_latent.py --llm llama-8b --bs 64 --no-teacher)
     row "8B, no teacher" "$of" latent-llama-8b "${k[@]}" latent.teacher=none
-    of=$(peer torch_latent.py --llm llama-8b --bs 16 --as-published)
-    row "8B, peer as published, batch 16" "$of" latent-llama-8b "${k[@]}"
-    of=$(peer torch_latent.py --llm llama-8b --bs 4 --accum 4 --as-published --eager)
-    row "8B, peer eager, batch 4 x 4" "$of" latent-llama-8b "${k[@]}"
     of=$(peer torch_latent.py --llm qwen2.5-1.5b --bs 256)
     row "Qwen2.5-1.5B, teacher" "$of" latent-qwen "${k[@]}"
     row "Qwen2.5-1.5B, 256 samples" "$of" latent-qwen "${k[@]}" step_samples=256
@@ -90,20 +99,25 @@ with multiprocessing.Pool() as pool:
 END
 }
 
+# Written once: a first call with part `files` may run beside other work.
+part_files() {
+    [ -d "$work/jpeg" ] || make_jpegs "$PHOTOS" "$work/jpeg" "${FILES:-20000}"
+}
+
 part_jpeg() {
     local set=$work/jpeg recipe n
-    make_jpegs "$PHOTOS" "$set" "${FILES:-20000}" || return
+    part_files || return
     echo "$(find "$set" -name '*.jpg' | wc -l) files, $(du -sm "$set" | cut -f1) MB"
     for recipe in vit-l16 vit-b16; do
         n=512; [ $recipe = vit-l16 ] || n=1024
-        row "$recipe, noise" "" $recipe --no-limit step_samples=$n
+        # part images has measured noise
+        [ -n "$had_images" ] || row "$recipe, noise" "" $recipe --no-limit step_samples=$n
         row "$recipe, JPEG files" "" $recipe --no-limit step_samples=$n "data.train=$set"
     done
-    rm -rf "$set"
 }
 
 part_clips() {
-    row "video-l16, noise" "" video-l16 --no-limit step_samples=32
+    [ -n "$had_images" ] || row "video-l16, noise" "" video-l16 --no-limit step_samples=32
     row "video-l16, clips" "" video-l16 --no-limit step_samples=32 "data.train=$(realpath "$CLIPS")"
 }
 
@@ -116,7 +130,7 @@ part_ladders() {
 for part in "$@"; do
     case $part in
         images | latents | ladders) ;;
-        jpeg) [ -d "${PHOTOS:-}" ] || { echo "jpeg: set PHOTOS to a folder of photographs"; exit 2; } ;;
+        jpeg | files) [ -d "${PHOTOS:-}" ] || { echo "jpeg: set PHOTOS to a folder of photographs"; exit 2; } ;;
         clips) [ -e "${CLIPS:-}" ] || { echo "clips: set CLIPS to an album of clips"; exit 2; } ;;
         *) echo "peer_suite.sh: no part $part"; exit 2 ;;
     esac
