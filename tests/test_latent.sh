@@ -10,7 +10,7 @@ device=${LATENT_DEVICE:-cpu}
 recipe=$here/recipes/latent-tiny.yaml
 small="steps=12 optim.warmup=2 step_samples=8 eval.every=6 eval.samples=8 checkpoint.every=4 threads=1"
 small="$small latent.teacher=text optim.schedule=cosine watch.sample=false watch.report=false"
-small="$small deterministic=true device=$device"
+small="$small deterministic=true precision=fp32 device=$device"
 
 train() { # name, overrides
     local name=$1
