@@ -7,7 +7,7 @@
 #   jpeg     vit-l16 and vit-b16 from 20,000 JPEG files, cut from the photographs in folder PHOTOS (2 min)
 #   files    only makes these files
 #   clips    video-l16 from the album of clips CLIPS (brim data clips ... --frames 32 --size 256; 1 min)
-#   ladders  from the guides' starts of video and latents to the whole (5 min)
+#   ladders  from the guides' starts of video (of CLIPS, if set) and latents to the whole (3 min)
 # PEERS: folder of torch_vit.py and torch_latent.py, for images and latents; without it Brim runs alone.
 # MORE: keys for every bench, to try the script on a CPU. Each bench and each peer has LIMIT_S (default 200).
 # Lines of `brim bench --json` go to OUT_FOLDER/bench.jsonl, a peer's own words to OUT_FOLDER/peers.txt.
@@ -122,15 +122,19 @@ part_clips() {
 }
 
 part_ladders() {
-    timeout 300 "$build/brim" bench recipes/video-before.yaml --ladder --from recipe \
-        --picture "$out/video.svg" "${more[@]}" 2>&1 | tee "$out/video-ladder.txt"
-    tools/latent_ladder.sh "$build" recipes/latent-qwen.yaml "${more[@]}" 2>&1 | tee "$out/latent-ladder.txt"
+    # The guide's start reads its clips within the step: with CLIPS that is on the ladder, too.
+    timeout 300 "$build/brim" bench recipes/video-before.yaml --ladder --from recipe step_samples=32 \
+        ${CLIPS:+"data.train=$(realpath "$CLIPS")"} --picture "$out/video.svg" "${more[@]}" 2>&1 |
+        tee "$out/video-ladder.txt"
+    tools/latent_ladder.sh "$build" recipes/latent-qwen.yaml "${more[@]}" 2>&1 |
+        tee "$out/latent-ladder.txt"
 }
 
 for part in "$@"; do
     case $part in
         images | latents | ladders) ;;
-        jpeg | files) [ -d "${PHOTOS:-}" ] || { echo "jpeg: set PHOTOS to a folder of photographs"; exit 2; } ;;
+        jpeg | files)
+            [ -d "${PHOTOS:-}" ] || { echo "$part: set PHOTOS to a folder of photographs"; exit 2; } ;;
         clips) [ -e "${CLIPS:-}" ] || { echo "clips: set CLIPS to an album of clips"; exit 2; } ;;
         *) echo "peer_suite.sh: no part $part"; exit 2 ;;
     esac

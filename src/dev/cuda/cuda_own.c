@@ -4,11 +4,8 @@
  *    unless timing found the parts faster for that shape. For plain products it is taken only if timing found
  *    it faster. So a run that may not time (`deterministic`, `opt.tune` off, no free memory) is the same each
  *    time.
- * 2. Timing runs the op itself, on scratch tensors of the real sizes, both ways in turn. A training step runs
- *    at the card's power limit, where energy decides the time: if two ways are equally fast in a burst, the
- *    way that uses less energy gets the higher clock. So if bursts are close, half a second at a steady clock
- *    decides (docs/log.md, "Tuning at the power limit": 1,763 against 1,842 us in a burst were 2,010
- *    against 1,785).
+ * 2. Timing runs the op itself, on scratch tensors of the real sizes, both ways in turn: in bursts, then at a
+ *    steady clock if the bursts are close (cuda_steady.c).
  * 3. A choice is kept by shape: in a table, and in the tune cache under a key that ends with the kernel's
  *    revision. */
 #include "dev/cuda/cuda_own.h"
@@ -17,6 +14,7 @@
 #include "dev/cuda/cuda_gemm.h"
 #include "dev/cuda/cuda_linear.h"
 #include "dev/cuda/cuda_move.h"
+#include "dev/cuda/cuda_steady.h"
 #include "dev/cuda/cuda_tune.h"
 #include "dev/glu.h"
 
@@ -25,6 +23,8 @@
 #include <string.h>
 
 enum { ROUNDS = 5, SPIN_US = 300, OWN_REVISION = 12, KEY_BYTES = 192 };
+
+static const float CLOSE = 1.15f; /* bursts near enough for energy to turn the order */
 
 typedef struct {
     char key[KEY_BYTES];
@@ -289,16 +289,22 @@ static int copy_make(CudaDev *d, const Op *op, Rehearsal *c)
     return 0;
 }
 
-static int run_way(CudaDev *d, const Op *op, const OwnGemm *g, int own, int runs)
+typedef struct {
+    const Op      *op;
+    const OwnGemm *own;
+} Both;
+
+static int run_way(CudaDev *d, void *what, int own, int runs)
 {
+    const Both *b = what;
     for (int r = 0; r < runs; r++) {
-        TRY(own ? cuda_own_run(d, g) : cuda_linear_parts(&d->base, op->kind, &op->args));
+        TRY(own ? cuda_own_run(d, b->own) : cuda_linear_parts(&d->base, b->op->kind, &b->op->args));
     }
     return 0;
 }
 
 /* Best of several rounds, both ways in turn, microseconds; of long ops one round tells. */
-static int time_burst(CudaDev *d, const Op *op, const OwnGemm *g, float best[2])
+static int time_burst(CudaDev *d, Both *b, float best[2])
 {
     enum { RUNS = 3 };
     best[0] = best[1] = 1e30f;
@@ -306,43 +312,13 @@ static int time_burst(CudaDev *d, const Op *op, const OwnGemm *g, float best[2])
         for (int own = 0; own < 2; own++) {
             float us;
             TRY(cuda_time_begin(d, SPIN_US));
-            TRY(run_way(d, op, g, own, RUNS));
+            TRY(run_way(d, b, own, RUNS));
             TRY(cuda_time_end(d, &us));
             if (round > 0) best[own] = MIN(best[own], us / RUNS);
         }
         if (round > 0 && MIN(best[0], best[1]) > CUDA_LONG_US) break;
     }
     return 0;
-}
-
-/* us[]: burst times in, steady ones out. The clock follows the power of the running kernel within 50 to 100
- * ms. The better of two rounds counts: now and then the card is slower for a tenth of a second, whatever it
- * runs. */
-static int time_steady(CudaDev *d, const Op *op, const OwnGemm *g, float us[2])
-{
-    enum { STEADY_ROUNDS = 2, SETTLE_US = 80000, MEASURE_US = 60000 };
-    float best[2] = { 1e30f, 1e30f };
-    for (int round = 0; round < STEADY_ROUNDS; round++) {
-        for (int own = 0; own < 2; own++) {
-            int   runs = (int)(MEASURE_US / us[own]) + 1;
-            float all;
-            TRY(run_way(d, op, g, own, (int)(SETTLE_US / us[own]) + 1));
-            TRY(cuda_time_begin(d, 0));
-            TRY(run_way(d, op, g, own, runs));
-            TRY(cuda_time_end(d, &all));
-            best[own] = MIN(best[own], all / (float)runs);
-        }
-    }
-    us[0] = best[0];
-    us[1] = best[1];
-    return 0;
-}
-
-/* Bursts near enough for energy to turn the order, of work long enough to heat the card. */
-static int is_close(const float us[2])
-{
-    float fast = MIN(us[0], us[1]), slow = MAX(us[0], us[1]);
-    return fast >= 100 && slow <= 1.15f * fast;
 }
 
 /* 1 when there was no memory to time in. */
@@ -358,8 +334,9 @@ static int measure(CudaDev *d, const Op *op, const char *key, int *own)
     rc = copy_make(d, op, &c);
     if (rc != 0) return rc;
     cuda_own_describe(op->kind, &c.op.args, &g);
-    TRY(time_burst(d, &c.op, &g, us));
-    if (is_close(us)) TRY(time_steady(d, &c.op, &g, us));
+    Both both = { &c.op, &g };
+    TRY(time_burst(d, &both, us));
+    if (cuda_steady_is_close(us, CLOSE)) TRY(cuda_steady_time(d, run_way, &both, us));
     *own = us[1] <= us[0];
     snprintf(note, sizeof note, "%.1f us, parts %.1f us", (double)us[1], (double)us[0]);
     cuda_tune_put(d->tune, key, *own ? "own" : "parts", note);
