@@ -13,6 +13,10 @@ verdict() { # name, condition's exit code, what was seen ...
     if [ "$2" -eq 0 ]; then echo "ok $1"; else echo "not ok $1: ${*:3}"; failed=1; fi
 }
 
+# The newest value of a metric of a run, and a comparison of two numbers: is 3 '<' 4.
+last() { sed -nE "s#.*\"$2\": (-?[0-9.e+-]+)[,}].*#\1#p" "runs/$1/metrics.jsonl" | tail -n 1; }
+is() { awk "BEGIN { exit !(${1:-0} $2 ${3:-0}) }"; }
+
 # Runs brim; all that brim says goes to the file `said`, its exit code to $rc.
 brim() { timeout -k 5 60 "$brim" "$@" >said 2>&1 </dev/null; rc=$?; }
 says() { grep -qE -- "$1" said; }

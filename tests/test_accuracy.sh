@@ -6,7 +6,6 @@
 . "$(dirname "$0")/shell_lib.sh"
 unset RANK WORLD_SIZE LOCAL_RANK BRIM_FAULT
 export BRIM_RUNS=$dir/runs
-above() { awk "BEGIN { exit !(${1:-0} > $2) }"; }
 train() { # run, recipe, overrides
     local name=$1
     shift
@@ -32,12 +31,12 @@ elif [ -z "${ACCURACY_LONG:-}" ]; then
     # 73.6, 76.1 and 74.0 % by seed (1,000 images: a deviation of 1.4); 45.9 % when the blocks do not train.
     train short "$tiny" steps=60 optim.warmup=10 eval.samples=1000 checkpoint.every=60
     got=$(sed -nE 's/.*step 60: validation top1 0\.([0-9]{2})([0-9]).*/\1.\2/p' short.log)
-    above "$got" 68
+    is "$got" '>' 68
     verdict "vit-tiny learns from 3,840 images: top-1 ${got:-none} %" $? "$(tail -n 1 short.log)"
 else
     train fashion "$tiny"
     got=$(top1 fashion)
-    above "$got" 85 # 86.1; with 1,200 steps 86.2
+    is "$got" '>' 85 # 86.1; with 1,200 steps 86.2
     verdict "vit-tiny on Fashion-MNIST: top-1 ${got:-none} %" $? "$(tail -n 1 fashion.log)"
 fi
 [ "${ACCURACY_LONG:-}" ] || exit $failed
@@ -46,7 +45,7 @@ if pictures emoji; then
     train emoji "$tiny" "data.train=$to/google" "data.val=$to/twitter" steps=400 data.augment=crop,flip \
         data.crop_min=0.5 image.mean=[0.485,0.456,0.406] image.std=[0.229,0.224,0.225]
     got=$(top1 emoji)
-    above "$got" 50
+    is "$got" '>' 50
     verdict "emoji: google's train, twitter's test: top-1 ${got:-none} %" $? "$(tail -n 1 emoji.log)"
 fi
 
@@ -62,7 +61,7 @@ if pictures videos; then
         verdict "videos become clips" $rc "$(tail -n 2 clips.log)"
         train kinds "$here/recipes/video-tiny.yaml" data.train=later data.val=sooner
         got=$(mean kinds sooner)
-        above "$got" 90
+        is "$got" '>' 90
         verdict "four kinds of video: ${got:-none} % in the mean of classes" $? "$(tail -n 1 kinds.log)"
     fi
 fi

@@ -19,7 +19,6 @@ train() { # name, overrides
     timeout -k 5 100 "$brim" train "$recipe" "run=$name" $small "$@" >"$name.log" 2>&1 </dev/null
 }
 
-last() { sed -nE "s/.*\"$2\": (-?[0-9.e+-]+)[,}].*/\1/p" "runs/$1/metrics.jsonl" | tail -n 1; }
 bits() { sed -E 's/, "(per_s|mfu|time_s|data_wait_s)": [^,}]*//g' "runs/$1/metrics.jsonl"; }
 refused() { # name, pattern, command...: exit code 2 and one line like that
     local name=$1 pattern=$2 out rc

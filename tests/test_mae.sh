@@ -30,12 +30,10 @@ train() { # name, overrides
     timeout -k 5 100 "$brim" train tiny.yaml "run=$name" "$@" >"$name.log" 2>&1 </dev/null
 }
 first() { sed -nE 's/.*"val_loss": ([0-9.e+-]+)[,}].*/\1/p' "runs/$1/metrics.jsonl" | head -n 1; }
-last() { sed -nE "s/.*\"$2\": (-?[0-9.e+-]+)[,}].*/\1/p" "runs/$1/metrics.jsonl" | tail -n 1; }
-below() { awk "BEGIN { exit !($1 < $2) }"; }
 
 train plain watch.samples=1
 verdict "a small net trains" $? "$(tail -n 2 plain.log)"
-below "$(last plain val_loss)" "0.8 * $(first plain)"
+is "$(last plain val_loss)" '<' "0.8 * $(first plain)"
 verdict "the net learns: validation loss $(first plain) -> $(last plain val_loss)" $?
 grep -q '"text": "loss 0\.[0-9]* of 12 hidden patches of 16' runs/plain/samples.jsonl &&
     [ -s runs/plain/samples/00000060-0.jpeg ]
@@ -100,7 +98,7 @@ train long steps=400 step_samples=64 data.augment=none eval.every=0 checkpoint.e
 brim train name.yaml run=tuned init=runs/long "${few[@]}"
 sed "/^init/d; s/^device:.*/&\nmodel: $model\nimage: $image/" name.yaml >anew.yaml
 brim train anew.yaml "${few[@]}"
-below "$(last anew val_top1) + 0.02" "$(last tuned val_top1)"
+is "$(last anew val_top1) + 0.02" '<' "$(last tuned val_top1)"
 verdict "60 steps: top-1 $(last anew val_top1) from scratch, $(last tuned val_top1) from the trunk" $?
 
 refused() { # name, pattern, command...: exit code 2 and one line like that

@@ -15,8 +15,6 @@ train() { # name, recipe, overrides
         >"$name.log" 2>&1 </dev/null
 }
 
-last() { sed -nE "s#.*\"$2\": (-?[0-9.e+-]+)[,}].*#\1#p" "runs/$1/metrics.jsonl" | tail -n 1; }
-is() { awk "BEGIN { exit !($1 $2 $3) }"; }
 same() { # name, other, step
     local f s
     s=$(printf 'step-%08d' "$3")

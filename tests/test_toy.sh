@@ -28,8 +28,6 @@ train() { # name, overrides
     timeout -k 5 60 "$toy" train toy.yaml "run=$name" "$@" >"$name.log" 2>&1 </dev/null
 }
 
-last() { sed -nE "s/.*\"$2\": (-?[0-9.e+-]+)[,}].*/\1/p" "runs/$1/metrics.jsonl" | tail -n 1; }
-
 steps_done() {
     sed -nE '$s/^\{"step": ([0-9]+),.*/\1/p' "runs/$1/metrics.jsonl" 2>/dev/null | grep . || echo 0
 }
