@@ -142,6 +142,52 @@ for wrong in "best 7:there is no checkpoint of step 7 .the newest is 16" \
     done
 done
 
+# ---- a signal in an evaluation -----------------------------------------------------------------------------
+
+for ((i = 0; i < 100; i++)); do cat text.txt; done >huge.txt
+long=(run=long data.val=huge.txt model.layers=4 model.width=64 eval.sequences=1000000 log_every=1)
+few=("${long[@]}" eval.sequences=8)
+
+# pattern, file, what brim does: SIGTERM once the file has the pattern. 5 s without an end are too long.
+interrupt() {
+    local pattern=$1 file=$2 pid i
+    shift 2
+    "$brim" "$@" >said 2>&1 </dev/null & pid=$!
+    for ((i = 0; i < 400; i++)); do
+        grep -qE "$pattern" "$file" 2>/dev/null && break
+        sleep 0.05
+    done
+    sleep 0.5; kill -TERM $pid
+    for ((i = 0; i < 100; i++)); do
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.05
+    done
+    kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null; rc=$?
+}
+# step: stopped in its evaluation, but the step is saved.
+left_out() {
+    [ $rc -eq 0 ] && says "SIGTERM received: the evaluation of step $1 is left out" &&
+        [ -e "$(printf 'runs/long/checkpoints/step-%08d/DONE' "$1")" ] &&
+        ! grep -q "\"step\": $1, \"val_" runs/long/metrics.jsonl
+}
+
+brim train tiny.yaml "${few[@]}" steps=1
+interrupt '"step": 3,' runs/long/metrics.jsonl train tiny.yaml "${long[@]}" steps=4 eval.every=3
+left_out 3; verdict "a signal stops an evaluation, and the step is saved" $? "$(seen)"
+brim train tiny.yaml "${few[@]}" steps=4 eval.every=3 optim.lr=0.3 optim.schedule=constant spike_factor=0
+[ $rc -eq 0 ] && says 'step 3: validation loss' && says 'step 4: validation loss' &&
+    [ "$(readlink runs/long/checkpoints/best)" = step-00000003 ]
+verdict "the next start makes up for it, also in what the best checkpoint is" $? \
+    "$(seen) best: $(readlink runs/long/checkpoints/best)"
+for again in "the last evaluation of a run" "an evaluation that is all there is to do"; do
+    interrupt '"step": 5,' runs/long/metrics.jsonl train tiny.yaml "${long[@]}" steps=5
+    left_out 5; verdict "likewise in $again" $? "$(seen)"
+done
+interrupt . tiny.yaml eval long data.val=huge.txt
+[ $rc -eq 1 ] && [ "$(wc -l <said)" -eq 1 ] && says '^brim: SIGTERM received: the evaluation was stopped'
+verdict "a signal stops brim eval, which says so" $? "$(seen)"
+rm huge.txt
+
 # ---- the disk ----------------------------------------------------------------------------------------------
 
 mkdir small
