@@ -83,6 +83,25 @@ tr a-z b-za <short.txt >copy.txt; brim train tiny2.yaml run=plain steps=4
 [ $rc -eq 0 ] && says "warning: data.train: .*copy.txt: the data changed since step 3 was saved: $changed"
 verdict "another content of the same length is noticed, and the file named" $? "$(seen)"
 
+# ---- another init ------------------------------------------------------------------------------------------
+
+for k in 1 2; do brim train tiny.yaml run=from$k seed=$k steps=1; brim export from$k hf$k; done
+brim train tiny.yaml run=tuned init=hf1 steps=2
+# that of the run so far
+refuses_init() {
+    cp -r runs/tuned kept; brim train tuned init=hf2 steps=9
+    [ $rc -eq 2 ] && says "init is .$dir/hf2. in the recipe, but .$1. in the run so far, which has its own" &&
+        says 'run=NAME makes another run, --fresh begins this one anew' && diff -r kept runs/tuned >/dev/null
+    verdict "another init than '${1##*/}' is refused, and nothing changes" $? "$(seen)"
+    rm -r kept
+}
+refuses_init "$dir/hf1"
+brim train tiny.yaml run=tuned init=hf1 steps=3
+[ $rc -eq 0 ] && says 'resuming after step 2: steps 2 -> 3$'; verdict "the same init goes on" $? "$(seen)"
+rm -r hf1; brim train tuned init= steps=4
+[ $rc -eq 0 ] && says 'resuming after step 3: .*init .*hf1. -> ""'; verdict "and so does none" $? "$(seen)"
+refuses_init ""
+
 # ---- a run by its name -------------------------------------------------------------------------------------
 
 brim train tiny.yaml run=named data.train=other.txt steps=2

@@ -31,13 +31,16 @@ static char *spell(Arena *a, const SchemaRow *row, const Recipe *old)
     return arena_printf(a, "%s=%s", row->name, row->type == KEY_TEXT ? raw : text);
 }
 
+/* What a run only begins with is not asked for again: the folder may be gone. */
+static int is_inherited(const SchemaRow *row) { return row->fixed != FIXED_NOT && row->fixed != FIXED_BEGIN; }
+
 /* The keys of an earlier command line that this one does not give. */
 static int collect(Arena *a, const char *typed, const Recipe *old, const Recipe *r, char **out)
 {
     int n = 0;
     for (int i = 0; i < schema_rows(r); i++) {
         const SchemaRow *row = schema_row(r, i);
-        if (row->fixed == FIXED_NOT || r->origin[i] == ORIGIN_COMMAND_LINE || !has_word(typed, row->name))
+        if (!is_inherited(row) || r->origin[i] == ORIGIN_COMMAND_LINE || !has_word(typed, row->name))
             continue;
         out[n] = spell(a, row, old);
         if (strcmp(out[n], spell(a, row, r)) != 0) log_info("%s, as in the run so far", out[n]);
