@@ -117,8 +117,24 @@ verdict "which knows its steps" $? "$(seen)"
 cp tiny.yaml named; brim train named run=first steps=1
 [ $rc -eq 0 ] && [ -e runs/first ] && grep -q '/text.txt' runs/first/recipe.yaml
 verdict "a recipe of that name comes first" $? "$(seen)"
-rm named; brim train nobody; [ $rc -eq 2 ] && says '^nobody: no such recipe'
-verdict "a name of neither is refused" $? "$(seen)"
+rm named; mkdir recipes; cp tiny.yaml recipes/quickstart.yaml # a shipped one
+# command, target, what it says
+while read -r command target answer; do
+    brim $command $target
+    [ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && says "^command line: $target: $answer\$"
+    verdict "$command $target is refused, and what is near is named" $? "$(seen)"
+done <<END
+train nobody neither a run .in .*runs. nor a recipe
+train nmaed neither a run nor a recipe .did you mean named\?.
+train quickstrat neither a run nor a recipe .did you mean quickstart\?.
+doctor nobody neither a run .in .*runs. nor a recipe
+doctor runs/nmaed neither a run nor a recipe .did you mean named\?.
+doctor quickstrat neither a run nor a recipe .did you mean quickstart\?.
+eval nmaed no such run .did you mean named\?.
+eval quickstart a recipe, but no run .brim train quickstart makes one.
+sample tiny.yaml a recipe, but no run .brim train tiny.yaml makes one.
+END
+rm -r recipes
 
 # ---- the best checkpoint -----------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "bin/run_target.h"
 #include "ckpt/ckpt.h"
 #include "conf/schema.h"
 #include "run/rundir.h"
@@ -126,6 +127,7 @@ int inherit_load(const CmdTarget *t, int fresh, Recipe *r)
     char  recipe[RUNDIR_PATH], name[RUNDIR_PATH], *own[RECIPE_KEYS + 1] = { name };
     char *none[1];
     TRY(cmd_need_recipe(t));
+    TRY(run_target_or_recipe(t->target));
     Sources src = { t->target, t->n_override ? t->override : none, t->n_override };
     if (t->n_override < RECIPE_KEYS && find_run(t->target, recipe, sizeof recipe, name, sizeof name)) {
         for (int i = 0; i < t->n_override; i++) own[i + 1] = t->override[i];
