@@ -112,7 +112,7 @@ bad "device" '^/dev/zero: ' train /dev/zero
 bad "missing file" '^none.yaml: no such recipe$' train none.yaml
 # a shipped one: whether there are others depends on the build folder
 mkdir recipes && cp good.yaml recipes/quickstart.yaml
-bad "misspelt recipe" '^quickstrat: no such recipe \(did you mean quickstart\?\)$' train quickstrat
+bad "misspelt recipe" '^quickstrat: no such recipe \(did you mean quickstart\?\)$' plan quickstrat
 bad "file name with a line break" '^a\?b.yaml: no such recipe' train $'a\nb.yaml'
 
 bad "override: unknown key" '^command line: model.widht: unknown key \(did you mean model.width\?\)$' train \

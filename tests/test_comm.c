@@ -601,7 +601,7 @@ static void test_training_fp8(void **state)
 
 typedef struct {
     Recipe recipe;
-    int    stop; /* 1: rank 1 gets SIGTERM once a step is in the metrics */
+    int    stop; /* 1: rank 1 gets SIGTERM once a step is in the metrics; 2: while step 0 is evaluated */
 } RunCase;
 
 static void run_case_recipe(Recipe *r, const char *name)
@@ -622,6 +622,14 @@ static void run_case_recipe(Recipe *r, const char *name)
     r->optim.schedule   = SCHEDULE_CONSTANT;
 }
 
+static int write_text(const char *path, int lines)
+{
+    FILE *f = fopen(path, "w");
+    for (int i = 0; f && i < lines; i++)
+        fprintf(f, "line %d of a text that is easy to learn\n", (int)((int64_t)i * i % 97));
+    return f && fclose(f) == 0 ? 0 : -1;
+}
+
 static int run_rank(int rank, int world, int port, void *arg)
 {
     RunCase *c  = arg;
@@ -632,7 +640,8 @@ static int run_rank(int rank, int world, int port, void *arg)
         char        path[RECIPE_STR + 32];
         struct stat st = { 0 };
         snprintf(path, sizeof path, "runs/%s/metrics.jsonl", c->recipe.run);
-        while ((stat(path, &st) != 0 || st.st_size == 0) && getppid() > 1) usleep(10000);
+        while ((stat(path, &st) != 0 || (c->stop == 1 && st.st_size == 0)) && getppid() > 1) usleep(10000);
+        if (c->stop == 2) usleep(300000);
         kill(getppid(), SIGTERM);
         _exit(0);
     }
@@ -716,6 +725,26 @@ static void test_signal_to_one_rank(void **state)
     assert_int_equal(system("ls runs/stopped/checkpoints/step-*/DONE > /dev/null 2>&1"), 0);
 }
 
+/* All ranks leave a long evaluation together, and nothing of it is left. */
+static void test_signal_in_evaluation(void **state)
+{
+    RunCase     c = { .stop = 2 };
+    struct stat st;
+    Metrics     one, cut;
+    assert_int_equal(write_text("long.txt", 600000), 0);
+    run_case_recipe(&c.recipe, "cut");
+    snprintf(c.recipe.data.val, sizeof c.recipe.data.val, "long.txt");
+    c.recipe.data.val_fraction = 0;
+    c.recipe.eval.samples      = 1000000;
+    assert_true(ranks_run(2, 20, run_rank, &c, NULL));
+    assert_int_equal(stat("runs/cut/metrics.jsonl", &st), 0);
+    assert_int_equal(st.st_size, 0);
+    train_as("cut", 2, 6);
+    read_metrics(&one, "one");
+    read_metrics(&cut, "cut");
+    expect_same(&cut, &one);
+}
+
 /* A folder of its own with some text to learn. */
 static int group_setup(void **state)
 {
@@ -723,10 +752,8 @@ static int group_setup(void **state)
     if (!mkdtemp(folder) || chdir(folder) != 0) return -1;
     unsetenv("BRIM_RUNS");
     for (int i = 0; i < ARRAY_LEN(place_vars); i++) unsetenv(place_vars[i]);
-    FILE *f = fopen("text.txt", "w");
-    for (int i = 0; f && i < 600; i++) fprintf(f, "line %d of a text that is easy to learn\n", i * i % 97);
     *state = folder;
-    return f && fclose(f) == 0 ? 0 : -1;
+    return write_text("text.txt", 600);
 }
 
 static int group_teardown(void **state)
@@ -739,14 +766,23 @@ static int group_teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),        cmocka_unit_test(test_first_host),
-        cmocka_unit_test(test_collectives),   cmocka_unit_test(test_rank_never_comes),
-        cmocka_unit_test(test_port_in_use),   cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_rank_fails),    cmocka_unit_test(test_rank_leaves),
-        cmocka_unit_test(test_out_of_step),   cmocka_unit_test(test_buckets),
-        cmocka_unit_test(test_last_micro),    cmocka_unit_test(test_training),
-        cmocka_unit_test(test_training_muon), cmocka_unit_test(test_training_fp8),
-        cmocka_unit_test(test_whole_runs),    cmocka_unit_test(test_signal_to_one_rank),
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_first_host),
+        cmocka_unit_test(test_collectives),
+        cmocka_unit_test(test_rank_never_comes),
+        cmocka_unit_test(test_port_in_use),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_rank_fails),
+        cmocka_unit_test(test_rank_leaves),
+        cmocka_unit_test(test_out_of_step),
+        cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_last_micro),
+        cmocka_unit_test(test_training),
+        cmocka_unit_test(test_training_muon),
+        cmocka_unit_test(test_training_fp8),
+        cmocka_unit_test(test_whole_runs),
+        cmocka_unit_test(test_signal_to_one_rank),
+        cmocka_unit_test(test_signal_in_evaluation),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }

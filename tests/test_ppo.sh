@@ -365,6 +365,7 @@ leaves() { # title, overrides
 leaves rollout ppo.rollout=4194304
 leaves "rollout by the host" ppo.rollout=4194304 ppo.answer=host
 leaves update ppo.rollout=4096 ppo.epochs=1000 ppo.minibatch=1
+leaves evaluation ppo.rollout=4096 eval.every=1 eval.samples=4194304
 
 refused() { # name, pattern, overrides
     local name=$1 pattern=$2 out rc

@@ -83,6 +83,25 @@ tr a-z b-za <short.txt >copy.txt; brim train tiny2.yaml run=plain steps=4
 [ $rc -eq 0 ] && says "warning: data.train: .*copy.txt: the data changed since step 3 was saved: $changed"
 verdict "another content of the same length is noticed, and the file named" $? "$(seen)"
 
+# ---- another init ------------------------------------------------------------------------------------------
+
+for k in 1 2; do brim train tiny.yaml run=from$k seed=$k steps=1; brim export from$k hf$k; done
+brim train tiny.yaml run=tuned init=hf1 steps=2
+# that of the run so far
+refuses_init() {
+    cp -r runs/tuned kept; brim train tuned init=hf2 steps=9
+    [ $rc -eq 2 ] && says "init is .$dir/hf2. in the recipe, but .$1. in the run so far, which has its own" &&
+        says 'run=NAME makes another run, --fresh begins this one anew' && diff -r kept runs/tuned >/dev/null
+    verdict "another init than '${1##*/}' is refused, and nothing changes" $? "$(seen)"
+    rm -r kept
+}
+refuses_init "$dir/hf1"
+brim train tiny.yaml run=tuned init=hf1 steps=3
+[ $rc -eq 0 ] && says 'resuming after step 2: steps 2 -> 3$'; verdict "the same init goes on" $? "$(seen)"
+rm -r hf1; brim train tuned init= steps=4
+[ $rc -eq 0 ] && says 'resuming after step 3: .*init .*hf1. -> ""'; verdict "and so does none" $? "$(seen)"
+refuses_init ""
+
 # ---- a run by its name -------------------------------------------------------------------------------------
 
 brim train tiny.yaml run=named data.train=other.txt steps=2
@@ -98,8 +117,24 @@ verdict "which knows its steps" $? "$(seen)"
 cp tiny.yaml named; brim train named run=first steps=1
 [ $rc -eq 0 ] && [ -e runs/first ] && grep -q '/text.txt' runs/first/recipe.yaml
 verdict "a recipe of that name comes first" $? "$(seen)"
-rm named; brim train nobody; [ $rc -eq 2 ] && says '^nobody: no such recipe'
-verdict "a name of neither is refused" $? "$(seen)"
+rm named; mkdir recipes; cp tiny.yaml recipes/quickstart.yaml # a shipped one
+# command, target, what it says
+while read -r command target answer; do
+    brim $command $target
+    [ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && says "^command line: $target: $answer\$"
+    verdict "$command $target is refused, and what is near is named" $? "$(seen)"
+done <<END
+train nobody neither a run .in .*runs. nor a recipe
+train nmaed neither a run nor a recipe .did you mean named\?.
+train quickstrat neither a run nor a recipe .did you mean quickstart\?.
+doctor nobody neither a run .in .*runs. nor a recipe
+doctor runs/nmaed neither a run nor a recipe .did you mean named\?.
+doctor quickstrat neither a run nor a recipe .did you mean quickstart\?.
+eval nmaed no such run .did you mean named\?.
+eval quickstart a recipe, but no run .brim train quickstart makes one.
+sample tiny.yaml a recipe, but no run .brim train tiny.yaml makes one.
+END
+rm -r recipes
 
 # ---- the best checkpoint -----------------------------------------------------------------------------------
 
@@ -141,6 +176,52 @@ for wrong in "best 7:there is no checkpoint of step 7 .the newest is 16" \
         verdict "$command $run --step $step is refused" $? "$(seen)"
     done
 done
+
+# ---- a signal in an evaluation -----------------------------------------------------------------------------
+
+for ((i = 0; i < 100; i++)); do cat text.txt; done >huge.txt
+long=(run=long data.val=huge.txt model.layers=4 model.width=64 eval.sequences=1000000 log_every=1)
+few=("${long[@]}" eval.sequences=8)
+
+# pattern, file, what brim does: SIGTERM once the file has the pattern. 5 s without an end are too long.
+interrupt() {
+    local pattern=$1 file=$2 pid i
+    shift 2
+    "$brim" "$@" >said 2>&1 </dev/null & pid=$!
+    for ((i = 0; i < 400; i++)); do
+        grep -qE "$pattern" "$file" 2>/dev/null && break
+        sleep 0.05
+    done
+    sleep 0.5; kill -TERM $pid
+    for ((i = 0; i < 100; i++)); do
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.05
+    done
+    kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null; rc=$?
+}
+# step: stopped in its evaluation, but the step is saved.
+left_out() {
+    [ $rc -eq 0 ] && says "SIGTERM received: the evaluation of step $1 is left out" &&
+        [ -e "$(printf 'runs/long/checkpoints/step-%08d/DONE' "$1")" ] &&
+        ! grep -q "\"step\": $1, \"val_" runs/long/metrics.jsonl
+}
+
+brim train tiny.yaml "${few[@]}" steps=1
+interrupt '"step": 3,' runs/long/metrics.jsonl train tiny.yaml "${long[@]}" steps=4 eval.every=3
+left_out 3; verdict "a signal stops an evaluation, and the step is saved" $? "$(seen)"
+brim train tiny.yaml "${few[@]}" steps=4 eval.every=3 optim.lr=0.3 optim.schedule=constant spike_factor=0
+[ $rc -eq 0 ] && says 'step 3: validation loss' && says 'step 4: validation loss' &&
+    [ "$(readlink runs/long/checkpoints/best)" = step-00000003 ]
+verdict "the next start makes up for it, also in what the best checkpoint is" $? \
+    "$(seen) best: $(readlink runs/long/checkpoints/best)"
+for again in "the last evaluation of a run" "an evaluation that is all there is to do"; do
+    interrupt '"step": 5,' runs/long/metrics.jsonl train tiny.yaml "${long[@]}" steps=5
+    left_out 5; verdict "likewise in $again" $? "$(seen)"
+done
+interrupt . tiny.yaml eval long data.val=huge.txt
+[ $rc -eq 1 ] && [ "$(wc -l <said)" -eq 1 ] && says '^brim: SIGTERM received: the evaluation was stopped'
+verdict "a signal stops brim eval, which says so" $? "$(seen)"
+rm huge.txt
 
 # ---- the disk ----------------------------------------------------------------------------------------------
 

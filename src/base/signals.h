@@ -1,4 +1,5 @@
-/* Signals: a request to stop is a flag that the loop looks at after each step.
+/* Signals: a request to stop is a flag that the loop looks at after each step, an evaluation before each
+ * batch.
  *
  * 1. SIGINT, SIGTERM and SIGHUP (a closed terminal) ask the run to save and stop. SIGUSR1 means the same:
  *    batch systems send it ahead of a time limit. The handler sets the flag and answers the first SIGINT or
@@ -12,7 +13,7 @@
 #ifndef BASE_SIGNALS_H
 #define BASE_SIGNALS_H
 
-/* Call once, before threads are started. Negative after err_set(). */
+/* Call once. Threads of thread_start() never run the handler. Negative after err_set(). */
 int signals_install(void);
 
 /* The signal that asked, 0 when none did. A request to stop is not replaced by SIGUSR1. */

@@ -155,7 +155,6 @@ int cmd_doctor(const CmdArgs *a)
                          { "--pid", &f.pid, NULL, "judge any program on a GPU, by the driver alone" },
                          { "--json", NULL, &f.json, "one JSON object instead" } };
     CmdTarget t;
-    char      near[RUN_NAME];
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     if (f.out && !f.apply) return err_user("command line: --out: only together with --apply");
     if (f.pid) return judge_pid(&t, &f);
@@ -164,7 +163,6 @@ int cmd_doctor(const CmdArgs *a)
     int has_recipe = recipe_exists(t.target);
     int is_recipe  = has_recipe && (str_ends_with(t.target, ".yaml") || t.n_override > 0);
     if (!is_recipe && run_target_exists(t.target)) return examine_run(&t, &f);
-    if (!has_recipe && run_target_nearest(t.target, near))
-        return err_user("command line: %s: neither a run nor a recipe (did you mean %s?)", t.target, near);
+    TRY(run_target_or_recipe(t.target));
     return examine_recipe(a, &t, &f);
 }

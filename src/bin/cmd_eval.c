@@ -1,6 +1,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/signals.h"
 #include "base/str.h"
 #include "bin/run_target.h"
 #include "run/marks.h"
@@ -19,17 +20,21 @@ static int is_overridden(const CmdTarget *t, const char *key)
     return 0;
 }
 
+/* Only now do signals have a handler: until here the default action ends the command at once. */
 static int evaluate(Setup *s, const Recipe *r, Source *val, TaskEval *out)
 {
     Job    *j = s->job;
     Stepper stepper;
     Feed    feed = { 0 };
-    int     rc   = stepper_init(&stepper, j, 1);
+    TRY(signals_install());
+    signals_hush(); /* there is no step to stop after */
+    int rc = stepper_init(&stepper, j, 1);
     if (rc == 0) rc = feed_init(&feed, j, (int)r->data.depth, MARK_VAL);
     if (rc == 0) rc = feed_attach(&feed, val, &(FeedStart){ 0 });
     if (rc == 0) rc = step_evaluate(&stepper, &feed, val, out);
     stepper_deinit(&stepper); /* waits */
     feed_deinit(&feed);
+    if (rc > 0) return err_set("%s received: the evaluation was stopped, there is no result", signals_name());
     return rc;
 }
 

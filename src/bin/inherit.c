@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "bin/run_target.h"
 #include "ckpt/ckpt.h"
 #include "conf/schema.h"
 #include "run/rundir.h"
@@ -31,13 +32,16 @@ static char *spell(Arena *a, const SchemaRow *row, const Recipe *old)
     return arena_printf(a, "%s=%s", row->name, row->type == KEY_TEXT ? raw : text);
 }
 
+/* What a run only begins with is not asked for again: the folder may be gone. */
+static int is_inherited(const SchemaRow *row) { return row->fixed != FIXED_NOT && row->fixed != FIXED_BEGIN; }
+
 /* The keys of an earlier command line that this one does not give. */
 static int collect(Arena *a, const char *typed, const Recipe *old, const Recipe *r, char **out)
 {
     int n = 0;
     for (int i = 0; i < schema_rows(r); i++) {
         const SchemaRow *row = schema_row(r, i);
-        if (row->fixed == FIXED_NOT || r->origin[i] == ORIGIN_COMMAND_LINE || !has_word(typed, row->name))
+        if (!is_inherited(row) || r->origin[i] == ORIGIN_COMMAND_LINE || !has_word(typed, row->name))
             continue;
         out[n] = spell(a, row, old);
         if (strcmp(out[n], spell(a, row, r)) != 0) log_info("%s, as in the run so far", out[n]);
@@ -123,6 +127,7 @@ int inherit_load(const CmdTarget *t, int fresh, Recipe *r)
     char  recipe[RUNDIR_PATH], name[RUNDIR_PATH], *own[RECIPE_KEYS + 1] = { name };
     char *none[1];
     TRY(cmd_need_recipe(t));
+    TRY(run_target_or_recipe(t->target));
     Sources src = { t->target, t->n_override ? t->override : none, t->n_override };
     if (t->n_override < RECIPE_KEYS && find_run(t->target, recipe, sizeof recipe, name, sizeof name)) {
         for (int i = 0; i < t->n_override; i++) own[i + 1] = t->override[i];

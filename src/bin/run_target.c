@@ -7,22 +7,30 @@
 #include "ckpt/ckpt.h"
 #include "run/rundir.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-int run_target_nearest(const char *target, char *name)
+static void offer_runs(StrNearest *near, Arena *a)
 {
     char **names, recipe[2 * RUNDIR_PATH];
-    Arena  arena;
-    arena_init(&arena);
-    int n = file_list(&arena, rundir_base(), "", &names);
+    int    n = file_list(a, rundir_base(), "", &names);
     err_clear(); /* a folder that cannot be listed only costs the hint */
-    StrNearest near = str_nearest_begin(file_name_of(target));
     for (int i = 0; i < n; i++) {
         snprintf(recipe, sizeof recipe, "%s/%s/recipe.yaml", rundir_base(), names[i]);
-        if (access(recipe, R_OK) == 0) str_nearest_offer(&near, names[i]);
+        if (access(recipe, R_OK) == 0) str_nearest_offer(near, names[i]);
     }
+}
+
+/* 1: the run that is called most alike is in name[RUN_NAME]; or_recipe: the run or the recipe. */
+static int find_nearest(const char *target, int or_recipe, char *name)
+{
+    Arena arena;
+    arena_init(&arena);
+    StrNearest near = str_nearest_begin(file_name_of(target));
+    offer_runs(&near, &arena);
+    if (or_recipe) recipe_offer_names(&near, &arena, target);
     if (near.best) str_copy(name, RUN_NAME, near.best);
     arena_deinit(&arena);
     return near.best != NULL;
@@ -31,8 +39,11 @@ int run_target_nearest(const char *target, char *name)
 static int refuse_missing(const char *target)
 {
     char near[RUN_NAME];
-    if (run_target_nearest(target, near))
+    int  may_be_recipe = str_ends_with(target, ".yaml") || file_kind(target) == FILE_NONE;
+    if (find_nearest(target, 0, near))
         return err_user("command line: %s: no such run (did you mean %s?)", target, near);
+    if (may_be_recipe && recipe_exists(target))
+        return err_user("command line: %s: a recipe, but no run (brim train %s makes one)", target, target);
     if (target[0] == '/')
         return err_user("command line: %s: no such run (there is no recipe.yaml in it)", target);
     return err_user("command line: %s: no such run (there is no recipe.yaml in it, nor in %s/%s)", target,
@@ -64,6 +75,17 @@ int run_target_exists(const char *target)
 {
     char path[RUNDIR_PATH];
     return has_run(target, path, sizeof path);
+}
+
+int run_target_or_recipe(const char *target)
+{
+    char near[RUN_NAME];
+    int  is_gone = access(target, F_OK) != 0 && errno == ENOENT;
+    if (!is_gone || str_ends_with(target, ".yaml") || recipe_exists(target) || run_target_exists(target))
+        return 0;
+    if (find_nearest(target, 1, near))
+        return err_user("command line: %s: neither a run nor a recipe (did you mean %s?)", target, near);
+    return err_user("command line: %s: neither a run (in %s) nor a recipe", target, rundir_base());
 }
 
 int run_target_split(const char *target, char *base, char *name)

@@ -32,7 +32,8 @@ int run_target_find(const CmdTarget *t, const char *which, Recipe *r, char *run,
  * Negative after err_user(). */
 int run_target_split(const char *target, char *base, char *name);
 int run_target_exists(const char *target);
-/* 1: the run in the runs folder that is called most alike is in name[RUN_NAME]. */
-int run_target_nearest(const char *target, char *name);
+/* For commands that take either. Negative after err_user() if the target is neither; the message names what
+ * is called most alike. A name in .yaml can only be a recipe: there, loading the recipe says what is wrong. */
+int run_target_or_recipe(const char *target);
 
 #endif

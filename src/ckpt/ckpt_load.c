@@ -268,6 +268,12 @@ static int same_path(const SchemaRow *row, const char *was, const char *now)
     return strcmp(full, now) == 0;
 }
 
+/* 1: the key asks for another beginning than the run had. A key that is left out asks for nothing. */
+static int begins_anew(const SchemaRow *row, const char *now)
+{
+    return row->fixed == FIXED_BEGIN && strcmp(now, "\"\"") != 0;
+}
+
 /* 1: a checkpoint of an older version, which left the key to the data. */
 static int says_nothing(const SchemaRow *row, const char *was)
 {
@@ -299,6 +305,11 @@ static int match_keys(Loaded *l, const Recipe *r, char *note, size_t n)
         if (is_fixed(schema_row(r, row), l->n_file < CKPT_FILES)) {
             return err_user("%s is of another model: %s is %s there, %s in the recipe", l->path,
                             m->key[i].key, m->key[i].text, now);
+        }
+        if (begins_anew(schema_row(r, row), now) && l->n_file == CKPT_FILES) {
+            return err_user(
+                "%s: %s is %s in the recipe, but %s in the run so far, which has its own weights now",
+                l->path, m->key[i].key, now, m->key[i].text);
         }
         note_data(&m->state, r, row, m->key[i].text);
         str_append(note, n, "%s%s %s -> %s", *note ? ", " : "", m->key[i].key, m->key[i].text, now);

@@ -291,15 +291,20 @@ static void offer_recipes(StrNearest *near, Arena *a, const char *folder)
     }
 }
 
+void recipe_offer_names(StrNearest *near, Arena *a, const char *path)
+{
+    char folder[3][PATH_MAX], own[PATH_MAX];
+    if (strchr(path, '/') && file_folder_of(path, own, sizeof own) == 0) offer_recipes(near, a, own);
+    int n_folder = shipped_folders(folder);
+    for (int i = 0; i < n_folder; i++) offer_recipes(near, a, folder[i]);
+}
+
 static int refuse_missing(const char *path, const char *shown)
 {
-    char  folder[3][PATH_MAX], own[PATH_MAX];
     Arena arena;
     arena_init(&arena);
     StrNearest near = str_nearest_begin(file_name_of(path));
-    if (strchr(path, '/') && file_folder_of(path, own, sizeof own) == 0) offer_recipes(&near, &arena, own);
-    int n_folder = shipped_folders(folder);
-    for (int i = 0; i < n_folder; i++) offer_recipes(&near, &arena, folder[i]);
+    recipe_offer_names(&near, &arena, path);
     if (near.best) {
         err_user("%s: no such recipe (did you mean %s?)", shown, near.best);
     } else {

@@ -7,6 +7,9 @@
 #ifndef CONF_RECIPE_H
 #define CONF_RECIPE_H
 
+#include "base/arena.h"
+#include "base/str.h"
+
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -376,6 +379,8 @@ struct Recipe {
 int recipe_load(Recipe *r, const char *path, int n_override, char *const *override);
 /* 1: there is a file of that name, or a shipped recipe. */
 int recipe_exists(const char *path);
+/* Offers the recipes beside a path and the shipped ones as what was meant by it. Names go into the arena. */
+void recipe_offer_names(StrNearest *near, Arena *a, const char *path);
 /* The same where the data may be elsewhere: planning for another machine. */
 int recipe_load_without_data(Recipe *r, const char *path, int n_override, char *const *override);
 /* The same for a task that is not shipped. task must outlive the recipe; NULL: recipe_load(). */

@@ -23,9 +23,10 @@ typedef enum {
 } KeyType;
 
 /* What a key may not change: FIXED_WEIGHTS says what weights mean; FIXED_SAMPLE what a sample is, which does
- * not matter to weights alone; FIXED_STATE what the optimizer keeps, likewise; FIXED_DATA which data are
- * trained on, which may change when that is asked for. */
-typedef enum { FIXED_NOT, FIXED_WEIGHTS, FIXED_SAMPLE, FIXED_STATE, FIXED_DATA } KeyFixed;
+ * not matter to weights alone; FIXED_STATE what the optimizer keeps, likewise; FIXED_BEGIN what a run begins
+ * with, which may be left out once it has begun; FIXED_DATA which data are trained on, which may change when
+ * that is asked for. */
+typedef enum { FIXED_NOT, FIXED_WEIGHTS, FIXED_SAMPLE, FIXED_STATE, FIXED_BEGIN, FIXED_DATA } KeyFixed;
 
 /* Which file a key names. PATH_WHOLE: the value is its path. PATH_PART: in each item, what ends in .so, .py
  * or .xml behind a word with ':' or '=': "./a.so", "gym:a.py:Class", "task=./a.so". */

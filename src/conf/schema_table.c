@@ -113,7 +113,7 @@ const SchemaRow schema_table[] = {
       .aka = "frozen,freeze_layers",
       .help = "weights that are not trained, by name or the beginning of one: [embed, block.0-3]; they are "
               "kept once, in the type they compute in" },
-    { ROW("init", KEY_TEXT, init, ""), .path = PATH_WHOLE,
+    { ROW("init", KEY_TEXT, init, ""), .path = PATH_WHOLE, .fixed = FIXED_BEGIN,
       .aka = "init_from,pretrained,model_name_or_path,from_pretrained,checkpoint",
       .tasks = "lm,image,mae",
       .help = "weights that a new run begins with: a Hugging Face folder (docs/huggingface.md), or for tasks "

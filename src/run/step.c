@@ -191,7 +191,7 @@ static int walk_row(Walk *w, const Schedule *sch, int i, int end, int64_t turn)
 {
     const ScheduleRow *row = &sch->row[i];
     Job               *j   = w->s->job;
-    if (w->step >= 0 && job_leaves(j)) return WALK_LEAVE;
+    if (job_leaves(j)) return WALK_LEAVE;
     if (row->feeds) TRY(take_batch(w, row));
     if (row->sums && !row->feeds) TRY(agree_on_data(w->s, 1));
     int gave_up = row->host ? row->host(j, turn) : 0;
@@ -333,20 +333,32 @@ static int sum_up(Stepper *s, const int64_t *n_target, const Source *src, TaskEv
     return 0;
 }
 
+/* One turn of all ranks, each with a batch of its own if has_batch. 1: a rank gave up because of a signal. */
+static int evaluate_turn(Walk *w, int has_batch)
+{
+    Job *j  = w->s->job;
+    int  rc = has_batch ? walk_rows(w, &j->eval, 0, j->eval.n) : 0;
+    CHECK(rc != WALK_STOP, "%s: a row with until belongs to no loop", j->task->name);
+    if (rc < 0) return -1; /* a batch that is missing was agreed on in take_batch() */
+    TRY(agree_on_data(w->s, 1));
+    int64_t left = rc == WALK_LEAVE;
+    TRY(comm_max_i64(j->comm, &left, 1));
+    return (int)left;
+}
+
 int step_evaluate(Stepper *s, Feed *val, const Source *src, TaskEval *out)
 {
     Job    *j                    = s->job;
-    int64_t n_target[LOSS_SLOTS] = { 0 }, first = comm_rank(j->comm), by = comm_world(j->comm);
+    int64_t n_target[LOSS_SLOTS] = { 0 }, rank = comm_rank(j->comm), world = comm_world(j->comm);
     int64_t n_batch = (src->n_sample + j->fields.B - 1) / j->fields.B;
     Walk    w       = { .s = s, .feed = val, .step = -1, .n_target = n_target, .data_ok = 1 };
+    int     rc      = 0;
     TRY(j->dev->vt->sync(j->dev)); /* the ring's entry is free */
     TRY(upload_in(s, &(StepIn){ .loss_scale = 1.0f }, 0));
-    int rc = 0;
-    for (int64_t i = first; i < n_batch && rc == 0; i += by) rc = walk_rows(&w, &j->eval, 0, j->eval.n);
-    CHECK(rc != WALK_STOP, "%s: a row with until belongs to no loop", j->task->name);
-    if (rc < 0 && w.data_ok) return -1;
-    if (rc == 0) TRY(agree_on_data(s, 1));
-    if (rc < 0) return -1; /* agreed in take_batch() */
+    j->may_leave = 1; /* a part of an evaluation is dropped: nothing is lost */
+    for (int64_t i = 0; i < n_batch && rc == 0; i += world) rc = evaluate_turn(&w, i + rank < n_batch);
+    j->may_leave = 0;
+    if (rc < 0) return -1;
     TRY(feed_drain(val));
-    return sum_up(s, n_target, src, out);
+    return rc > 0 ? 1 : sum_up(s, n_target, src, out);
 }

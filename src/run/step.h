@@ -57,7 +57,7 @@ int step_reports(const Stepper *s, int64_t step, int slot);
 double step_done_s(const Stepper *s, int64_t step);
 
 /* Walks the eval schedule over the samples of val, of which each rank takes its share; waits. The feed must
- * be at the first sample. */
+ * be at the first sample. 1: a signal came to one of the ranks; all of them stop, and there is no result. */
 int step_evaluate(Stepper *s, Feed *val, const Source *src, TaskEval *out);
 
 #endif

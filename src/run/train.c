@@ -61,6 +61,8 @@ static const char *say_also(const Run *run, const TaskEval *e, char *buf, size_t
     return buf;
 }
 
+static const char *asked_by(void) { return signals_pending() ? signals_name() : "signal by another rank"; }
+
 /* Who looks on may look at the device, which rests. */
 static void watch_rest(Run *run, int is_eval)
 {
@@ -76,7 +78,13 @@ static int evaluate(Run *run, int *stop)
     double begin_s = clock_now_s();
     watchdog_note(&run->watchdog, "the evaluation after step", run->at.step);
     TRY(feed_attach(&run->val_feed, run->val, &(FeedStart){ 0 }));
-    TRY(step_evaluate(&run->stepper, &run->val_feed, run->val, &e));
+    int left = step_evaluate(&run->stepper, &run->val_feed, run->val, &e);
+    if (left < 0) return -1;
+    if (left > 0) {
+        run->asked.signal = 1;
+        log_info("%s received: the evaluation of step %lld is left out", asked_by(), (long long)run->at.step);
+        return 0;
+    }
     metrics_eval(&run->metrics, t, run->r, run->at.step, &e, train_elapsed(run));
     double val = e.value[t->best];
     if (isfinite(val)) {
@@ -98,7 +106,7 @@ static int evaluate(Run *run, int *stop)
 static int due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
 /* The evaluation of the step a run is opened at, unless it was done: the first of all, or one that the run
- * ended before, because data could not be read or a signal was in a hurry. */
+ * ended before or in, because data could not be read or a signal came. */
 static int evaluate_missing(Run *run, int *stop)
 {
     int64_t step    = run->at.step;
@@ -106,7 +114,8 @@ static int evaluate_missing(Run *run, int *stop)
     if (comm_rank(run->comm) == 0 && missing) missing = !rundir_has_eval(&run->dir, step);
     TRY(comm_broadcast(run->comm, &missing, sizeof missing));
     if (missing) TRY(evaluate(run, stop));
-    if (*stop) run->last_saved = -1; /* the checkpoint of this step does not know why it is the last */
+    if (*stop) run->last_saved = -1;        /* the checkpoint of this step does not know why it is the last */
+    if (run->is_best) TRY(train_save(run)); /* nor that it is the best */
     return 0;
 }
 
@@ -362,8 +371,6 @@ static int fill_queue(Run *run)
     }
     return 0;
 }
-
-static const char *asked_by(void) { return signals_pending() ? signals_name() : "signal by another rank"; }
 
 static int train_loop(Run *run, int stop)
 {

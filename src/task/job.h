@@ -70,9 +70,9 @@ struct Job {
     void   *own;                     /* the task's own struct, from store.arena */
     void   *own_state;               /* Task.own_state_bytes, from store.arena */
 
-    Dev  *dev;     /* once bound */
-    Comm *comm;    /* borrowed; the other ranks, NULL when there are none */
-    int may_leave; /* 1: a step may be given up anywhere, because a checkpoint has all that was done before */
+    Dev  *dev;       /* once bound */
+    Comm *comm;      /* borrowed; the other ranks, NULL when there are none */
+    int   may_leave; /* 1: what runs may be given up anywhere: an evaluation, or a step that is done again */
 };
 
 /* ---- for tasks: declaring ---- */

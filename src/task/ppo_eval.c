@@ -95,6 +95,7 @@ static int open_envs(Job *j)
     return 0;
 }
 
+/* 1: a signal came; there is no result. */
 static int episodes(Job *j)
 {
     enum { ENDLESS = 1000000 };
@@ -107,6 +108,10 @@ static int episodes(Job *j)
     memset(e->done, 0, sizeof *e->done * (size_t)e->n);
     memset(e->host_pos, 0, sizeof *e->host_pos * (size_t)e->n);
     for (int64_t t = 0; left > 0; t++) {
+        if (job_leaves(j)) {
+            e->n_step = 0;
+            return 1;
+        }
         if (t == ENDLESS)
             return err_set(
                 "environment %s: an episode has no end after %d steps (ppo.max_steps gives it one)",
@@ -131,7 +136,8 @@ static int evaluate(Job *j, int64_t turn)
     PpoEval *e = &ppo_of(j)->eval;
     int64_t  n = j->recipe.eval.samples;
     TRY(open_envs(j));
-    TRY(episodes(j));
+    int rc = episodes(j);
+    if (rc != 0) return rc;
     e->mean = 0;
     for (int64_t i = 0; i < n; i++) e->mean += (double)e->result[i] / (double)n;
     return j->dev->vt->upload(j->dev, LANE_COMPUTE, e->returns->data, e->result, tensor_bytes(e->returns));
