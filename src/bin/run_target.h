@@ -33,7 +33,7 @@ int run_target_find(const CmdTarget *t, const char *which, Recipe *r, char *run,
 int run_target_split(const char *target, char *base, char *name);
 int run_target_exists(const char *target);
 /* For commands that take either. Negative after err_user() if the target is neither; the message names what
- * is called most alike. A name in .yaml can only be a recipe: there, loading the recipe says what is wrong. */
+ * is called most alike. A name in .yaml can only be a recipe: loading that recipe says what is wrong. */
 int run_target_or_recipe(const char *target);
 
 #endif
