@@ -60,6 +60,7 @@ int whatif_plan(WhatIf *out, const RecipeFrom *from, const RunFacts *f, const ch
                          .repeat_s    = planfacts_repeat_s(j, &m),
                          .total_bytes = (double)store_total_bytes(&j->store),
                          .choice      = j->choice };
+        if (!(f->plan.capability > 0)) divide_of(&out->divide, j);
     }
     build_destroy(j);
     free(r);
