@@ -328,7 +328,13 @@ static void limits_of_the_card_are_said(void **state)
     m.reasons = "application clocks";
     m.mhz     = 1000;
     v         = visit("locked", &m, "");
-    assert_true((x = found(v, "clocks locked")) && x->gain > 0.1 && strstr(x->advice, "-rgc"));
+    /* Products are 80 % of the step, and take 1000/1830 of their time at the data sheet's clock: 36 %. */
+    assert_true((x = found(v, "clocks locked")) && strstr(x->advice, "-rgc"));
+    assert_true(x->gain > 0.35 && x->gain < 0.37);
+    leave(v);
+    m.eval_s = 0.03; /* half of the wall time: of a step the clock holds as much */
+    v        = visit("locked", &m, "");
+    assert_true((x = found(v, "clocks locked")) && x->gain > 0.35 && x->gain < 0.37);
     leave(v);
 
     m                        = healthy_gpu();

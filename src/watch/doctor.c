@@ -26,6 +26,11 @@ static double share_or_0(const Doctor *d, FallPart part)
     return isnan(share) ? 0 : share;
 }
 
+double doctor_step_share(const Doctor *d, FallPart part)
+{
+    return doctor_share(d, part) / (1 - share_or_0(d, FALL_EVAL) - share_or_0(d, FALL_SAVE));
+}
+
 static int read_run(Doctor *d, Runs *runs, const char *base, const char *name)
 {
     TRY(runs_init_one(runs, base, name));
@@ -54,9 +59,9 @@ int doctor_judge(Doctor *d, const RecipeFrom *from)
 {
     d->n_part = waterfall_from(&d->window, &d->facts, d->part);
     if (d->n_part == 0) return err_user("%s: too few steps to judge (20 or more are good)", d->name);
-    double steps   = 1 - share_or_0(d, FALL_EVAL) - share_or_0(d, FALL_SAVE);
-    d->input_share = share_or_0(d, FALL_INPUT) / steps;
-    d->gap_share   = share_or_0(d, FALL_GAPS) / steps;
+    double input = doctor_step_share(d, FALL_INPUT), gaps = doctor_step_share(d, FALL_GAPS);
+    d->input_share = isnan(input) ? 0 : input;
+    d->gap_share   = isnan(gaps) ? 0 : gaps;
     d->recipe      = whatif_recipe(from, NULL, 0);
     if (!d->recipe) return -1;
     doctor_find(d, from);
