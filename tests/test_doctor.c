@@ -520,6 +520,40 @@ static void a_gain_of_threads_that_is_not_known_is_not_predicted(void **state)
     leave(v);
 }
 
+/* A step of 32 micro-batches took 155 ms, and one of a single micro-batch 150 to 164 ms (EPYC, 2026-11-18).
+ * What an op costs a CPU beside its work is not known well enough to promise a gain. */
+static void micro_batches_of_a_cpu_are_not_predicted(void **state)
+{
+    const Finding *x     = NULL;
+    Made           m     = on_one_of_two_cpus(SMALL_LM("4096", "32", "2"), &task_lm, 0.0283, 0.028);
+    m.f.plan.micro_batch = 1;
+    Visit *v             = visit("micro", &m, "micro_batch: 1\n");
+    assert_true((x = found(v, "batch too small")) && isnan(x->gain) && doctor_is_healthy(&v->d));
+    assert_null(strstr(x->evidence, "faster"));
+    leave(v);
+    m = on_one_of_two_cpus(SMALL_LM("4096", "128", "4"), &task_lm, 0.1803, 0.18);
+    strcpy(m.f.plan.recompute, "block");
+    m.f.trace.repeat_s = NAN;
+    v = visit("again", &m, "recompute: block\n"); /* all of it is work: 19 to 30 % were measured */
+    assert_true((x = found(v, "recomputation")) && x->gain > 0.15 && x->gain < 0.3);
+    leave(v);
+}
+
+/* A slow step is no reason to leave fp8 or fp16 for bf16. */
+static void precisions_with_tensor_cores_are_left_alone(void **state)
+{
+    static const char *const keys[] = { "precision: fp8\n", "precision: fp16\n" };
+    static const char *const name[] = { "fp8", "fp16" };
+    for (int i = 0; i < ARRAY_LEN(keys); i++) {
+        Made m   = healthy_gpu();
+        m.step_s = m.f.trace.step_s = m.f.trace.busy_s = 0.3;
+        strcpy(m.f.plan.precision, name[i]);
+        Visit *v = visit("fast", &m, keys[i]);
+        assert_null(found(v, "precision"));
+        leave(v);
+    }
+}
+
 static void what_is_not_measured_is_no_zero(void **state)
 {
     char  *text = NULL;
@@ -696,6 +730,8 @@ int main(void)
         cmocka_unit_test(cpu_runs_have_their_own),
         cmocka_unit_test(a_second_thread_gains_what_the_ops_allow),
         cmocka_unit_test(a_gain_of_threads_that_is_not_known_is_not_predicted),
+        cmocka_unit_test(micro_batches_of_a_cpu_are_not_predicted),
+        cmocka_unit_test(precisions_with_tensor_cores_are_left_alone),
         cmocka_unit_test(what_is_not_measured_is_no_zero),
         cmocka_unit_test(the_changed_recipe_has_the_changes),
         cmocka_unit_test(samples_are_kept_and_shown),

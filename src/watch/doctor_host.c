@@ -19,8 +19,7 @@ static double threads_gain(const DoctorCase *c, double threads, double wake)
     return MAX(0, MIN(most, doctor_busy_s(c) / c->w->step_s * (1 - then / now)));
 }
 
-/* Predicts the step of a CPU run with so many threads. The gain lies between two bounds (watch/divide.h). If
- * one is worth a change and the other is not, the gain is unknown. */
+/* Predicts the step of a CPU run with so many threads, between two bounds (watch/divide.h). */
 static void predict_threads(DoctorCase *c, Finding *x, double threads)
 {
     const Divide *d = &c->now.divide;
@@ -40,8 +39,7 @@ static void predict_threads(DoctorCase *c, Finding *x, double threads)
     str_append(x->evidence, sizeof x->evidence,
                ", the others are too small; %.0f threads save %.0f to %.0f %%", threads, 100 * least,
                100 * most);
-    if (most >= DOCTOR_GAIN && least < DOCTOR_GAIN) return;
-    doctor_predict(c, x, c->w->step_s * (1 - (least + most) / 2));
+    doctor_predict_between(c, x, c->w->step_s * (1 - most), c->w->step_s * (1 - least));
     doctor_keep_if(c, x, DOCTOR_LEAST);
 }
 

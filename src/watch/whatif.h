@@ -18,6 +18,7 @@ typedef struct {
 
 typedef struct {
     double    step_s, repeat_s;
+    double    work_s; /* the step without the fixed cost of each op */
     double    total_bytes;
     Divide    divide; /* of a CPU; n_op 0: a GPU's */
     JobChoice choice;
