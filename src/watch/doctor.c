@@ -81,6 +81,15 @@ int doctor_is_healthy(const Doctor *d)
     return 1;
 }
 
+const char *doctor_why_healthy(const Doctor *d, char *buf, size_t n)
+{
+    int unknown = 0;
+    for (int i = 0; i < d->n_finding; i++) unknown += isnan(d->finding[i].gain) != 0;
+    snprintf(buf, n, "no change of the recipe promises %.0f %% or more", 100 * DOCTOR_GAIN);
+    if (unknown) str_append(buf, n, "; %d gain%s cannot be predicted", unknown, str_plural(unknown));
+    return buf;
+}
+
 /* ---- for people ---------------------------------------------------------------------------------------- */
 
 static void print_finding(const Doctor *d, const Finding *x, int number, FILE *out)
@@ -143,7 +152,7 @@ static void print_missing(const Doctor *d, FILE *out)
 void doctor_print(const Doctor *d, FILE *out)
 {
     const FallWindow *w = &d->window;
-    char              rate[32];
+    char              rate[32], why[128];
     double            sum = 0;
     fprintf(out, "%s on %s: %.4g ms a step, %s %s/s", d->name, d->facts.device, 1e3 * w->step_s,
             str_count(rate, sizeof rate, d->facts.units_per_step / w->step_s), d->facts.units);
@@ -158,8 +167,7 @@ void doctor_print(const Doctor *d, FILE *out)
     print_none(d, out);
     print_missing(d, out);
     if (doctor_is_healthy(d)) {
-        fprintf(out, "\nverdict: healthy; no change of the recipe promises %.0f %% or more\n",
-                100 * DOCTOR_GAIN);
+        fprintf(out, "\nverdict: healthy; %s\n", doctor_why_healthy(d, why, sizeof why));
     } else {
         fprintf(out, "\nverdict: %s: %s\n", d->finding[0].cause, d->finding[0].verdict);
     }

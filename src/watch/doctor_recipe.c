@@ -123,8 +123,10 @@ static void find_memory(DoctorCase *c)
     WhatIf then;
     if (!c->r->memory_limit[0]) return;
     Finding *x = doctor_add(c, "memory unused");
-    doctor_change(x, "memory_limit=97%%");
-    if (whatif_plan(&then, c->from, c->f, x->change, 1, 0.97 * c->f->plan.total_bytes) < 0 ||
+    /* A CPU shares its memory with other programs. */
+    double share = doctor_is_gpu(c) ? 0.97 : 1 - 1.0 / dev_hints_cpu.margin_part;
+    doctor_change(x, "memory_limit=%.0f%%", 100 * share);
+    if (whatif_plan(&then, c->from, c->f, x->change, 1, share * c->f->plan.total_bytes) < 0 ||
         c->now.step_s <= 0) {
         err_clear();
         c->d->n_finding--;
@@ -133,9 +135,9 @@ static void find_memory(DoctorCase *c)
     doctor_predict_ratio(c, x, &then);
     snprintf(x->verdict, sizeof x->verdict, "memory_limit: %.40s leaves memory unused", c->r->memory_limit);
     snprintf(x->evidence, sizeof x->evidence,
-             "the plan takes %.1f of %.1f GiB, with recompute %s; with all of it recompute %s",
+             "the plan takes %.1f of %.1f GiB, with recompute %s; with %.0f %% of it recompute %s",
              c->f->plan.planned_bytes / DOCTOR_GIB, c->f->plan.total_bytes / DOCTOR_GIB, c->f->plan.recompute,
-             recompute_level_name(then.choice.level));
+             100 * share, recompute_level_name(then.choice.level));
     doctor_keep_if(c, x, 0.02);
 }
 

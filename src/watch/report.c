@@ -246,6 +246,7 @@ static void put_finding(FILE *f, const Doctor *d, const Finding *x)
 static void put_findings(FILE *f, const RunView *v, const Series *s, const RecipeFrom *from)
 {
     Doctor d = { .facts = v->facts };
+    char   why[128];
     if (!from) return;
     str_copy(d.name, sizeof d.name, v->name);
     waterfall_window(s, &d.facts, &d.window);
@@ -254,9 +255,7 @@ static void put_findings(FILE *f, const RunView *v, const Series *s, const Recip
         return;
     }
     if (doctor_is_healthy(&d))
-        fprintf(
-            f, "<p>The doctor calls it <b>healthy</b>: no change of the recipe promises %.0f %% or more.</p>",
-            100 * DOCTOR_GAIN);
+        fprintf(f, "<p>The doctor calls it <b>healthy</b>: %s.</p>", doctor_why_healthy(&d, why, sizeof why));
     for (int i = 0; i < d.n_finding; i++) put_finding(f, &d, &d.finding[i]);
     doctor_close(&d);
 }
