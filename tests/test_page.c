@@ -334,6 +334,50 @@ static void test_compare(void **state)
     err_clear();
 }
 
+/* A run that was evaluated twice. fair: the task says what compares runs whose targets differ. */
+static void make_evaluated(const Rig *r, const char *name, const char *first, const char *last, int fair)
+{
+    char path[256];
+    make_run(r, name, 0.001, "");
+    snprintf(path, sizeof path, "%s/runs/%s/metrics.jsonl", r->dir, name);
+    put(path, "w", "{\"step\":1,\"loss\":3,\"per_s\":1234,\"time_s\":1,\"data_wait_s\":0}\n");
+    put(path, "a", first);
+    put(path, "a", last);
+    snprintf(path, sizeof path, "%s/runs/%s/watch.json", r->dir, name);
+    put(path, "w",
+        fair ? "{\"metrics\":[{\"name\":\"val_loss\"}],\"best\":0,\"fair\":\"val_bits_per_piece\"}"
+             : "{\"metrics\":[{\"name\":\"val_loss\"}],\"best\":0}");
+}
+
+/* Targets of 1 and of 3.2 pieces each. */
+static void test_compare_targets(void **state)
+{
+    static const char small[] =
+        "{\"step\":2,\"val_loss\":1.5,\"val_odds\":4.5,\"val_bits_per_piece\":2.164}\n";
+    static const char later[] =
+        "{\"step\":3,\"val_loss\":1.6,\"val_odds\":5,\"val_bits_per_piece\":2.3083}\n";
+    static const char large[] = "{\"step\":2,\"val_loss\":3.2,\"val_bits_per_piece\":1.4427}\n";
+    Rig              *r       = *state;
+    make_evaluated(r, "one", small, later, 1);
+    make_evaluated(r, "two", large, large, 1);
+    char *t = captured(call_compare, r);
+    assert_non_null(strstr(t, "\nvalidation odds            5.0000                    n/a\n"));
+    assert_non_null(
+        strstr(t, "\nvalidation bits per piece  2.3083, best 2.1640 at 2  1.4427, best 1.4427 at "));
+    assert_non_null(strstr(t,
+                           "\nthe targets of these runs differ in size (1 : 3.200): compare bits per piece, "
+                           "not loss\n"));
+    free(t);
+    make_evaluated(r, "two", small, small, 1);
+    t = captured(call_compare, r);
+    assert_null(strstr(t, "targets"));
+    free(t);
+    make_evaluated(r, "two", large, large, 0); /* a run of an older version, or of another task */
+    t = captured(call_compare, r);
+    assert_null(strstr(t, "targets"));
+    free(t);
+}
+
 static void test_report(void **state)
 {
     Rig   *r = *state;
@@ -563,6 +607,7 @@ int main(void)
         cmocka_unit_test(test_waterfall),
         cmocka_unit_test(test_gate),
         cmocka_unit_test_setup_teardown(test_compare, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_compare_targets, setup, teardown),
         cmocka_unit_test_setup_teardown(test_report, setup, teardown),
         cmocka_unit_test_setup_teardown(test_states, setup, teardown),
         cmocka_unit_test_setup_teardown(test_killed, setup, teardown),

@@ -147,6 +147,16 @@ brim compare seen plain --picture two.svg
 [ $rc -eq 0 ] && [ "$(python3 -c 'import xml.dom.minidom as x; d = x.parse("two.svg"); print(sum(
     e.getAttribute("d").count("L") > 20 for e in d.getElementsByTagName("path")))')" -eq 4 ]
 verdict "compare as a picture" $? "$(seen)"
+mkdir -p text && cp text.txt text/
+"$brim" data tokenizer train text --vocab 300 --out tok >out 2>&1
+brim train tiny.yaml run=merged data.tokenizer=tok model.vocab=300 steps=30
+brim compare plain merged --picture two.svg
+[ $rc -eq 0 ] && says '^validation bits per byte +[0-9.]+, best [0-9.]+ at [0-9]+ ' &&
+    grep -q 'bits per byte' two.svg &&
+    says 'the targets of these runs differ in size \(1 : [2-9][0-9.]+\): compare bits per byte, not loss$'
+verdict "compare runs of two tokenizers" $? "$(seen)"
+brim compare plain seen; [ $rc -eq 0 ] && ! says 'targets'
+verdict "and of one" $? "$(seen)"
 brim compare seen --picture two.png
 [ $rc -eq 2 ] && says '^command line: --picture: two.png does not end in .svg'
 verdict "a picture of another kind" $? "$(seen)"

@@ -200,5 +200,6 @@ const Task task_lm = {
     .score          = lm_score_file,
     .export_to      = lm_export,
     .also           = lm_also,
+    .fair           = "bits_per_byte",
     .print_eval     = lm_print_eval,
 };

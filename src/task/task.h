@@ -210,6 +210,9 @@ struct Task {
     /* What follows from the measures of an evaluation, at most TASK_NUMBERS; returns how many. NULL:
      * nothing. */
     int (*also)(const TaskEval *e, const Recipe *r, TaskNumber *out);
+    /* The one of these that compares runs whose targets differ in size: the measure that counts, divided by
+     * the size of a target and by a constant. NULL: none. */
+    const char *fair;
     void (*print_eval)(const TaskEval *e, const Recipe *r, FILE *out);
     /* Units that an evaluation took, where its samples do not say so. NULL: `units` for each sample. */
     int64_t (*eval_units)(const TaskEval *e);

@@ -53,12 +53,15 @@ static void cell_val(const Compared *c, char *buf)
 {
     number(buf, "%.4f", series_last(c->series, facts_best(&c->view->facts)));
 }
-static void cell_measure(const Compared *c, char *buf)
+/* key NULL: the measure that counts. */
+static void measure_of(const Compared *c, const char *key, char *buf)
 {
-    const char *key = facts_best(&c->view->facts);
-    snprintf(buf, CELL, "%s, %s is better", str_starts_with(key, "val_") ? key + strlen("val_") : key,
+    char name[SERIES_NAME];
+    snprintf(buf, CELL, "%s, %s is better",
+             facts_measure_name(key ? key : facts_best(&c->view->facts), name, sizeof name),
              facts_best_larger(&c->view->facts) ? "larger" : "smaller");
 }
+static void cell_measure(const Compared *c, char *buf) { measure_of(c, NULL, buf); }
 static void cell_best(const Compared *c, char *buf)
 {
     const RunFacts *f  = &c->view->facts;
@@ -115,6 +118,70 @@ static const struct {
     { "energy per unit", cell_joules },
     { "energy", cell_kwh },
 };
+
+/* ---- Other measures ------------------------------------------------------------------------------------ */
+
+enum { OTHERS = 12 };
+
+/* Measures of evaluations beside the one that counts, of any of the runs; returns how many. */
+static int list_others(const Compared *c, int n, const char *out[OTHERS])
+{
+    int n_out = 0;
+    for (int i = 0; i < n; i++) {
+        for (int k = 0; k < c[i].series->n_key; k++) {
+            const char *key = c[i].series->key[k];
+            int has = !str_starts_with(key, "val_") || strcmp(key, facts_best(&c[i].view->facts)) == 0;
+            for (int o = 0; o < n_out && !has; o++) has = strcmp(out[o], key) == 0;
+            if (!has && n_out < OTHERS) out[n_out++] = key;
+        }
+    }
+    return n_out;
+}
+
+/* The newest value. What compares runs of any targets also has its best one, as the measure that counts. */
+static void cell_other(const Compared *c, const char *key, char *buf)
+{
+    const RunFacts *f  = &c->view->facts;
+    double          at = NAN, x = series_last(c->series, key);
+    number(buf, "%.4f", x);
+    if (isnan(x) || strcmp(f->fair, key) != 0) return;
+    double best = series_extreme(c->series, key, facts_best_larger(f), &at);
+    str_append(buf, CELL, ", best %.4f at %.0f", best, at);
+}
+
+/* The size of a target, but for a constant factor; NAN: not known. */
+static double target_size(const Compared *c)
+{
+    const RunFacts *f = &c->view->facts;
+    double          x = f->fair[0] ? series_last(c->series, f->fair) : NAN;
+    return x > 0 ? series_last(c->series, facts_best(f)) / x : NAN;
+}
+
+/* 1: all runs have the same measures, and their targets differ in size. */
+static int targets_differ(const Compared *c, int n)
+{
+    const double same   = 1e-3; /* both measures come from a file */
+    double       first  = target_size(&c[0]);
+    int          differ = 0;
+    for (int i = 1; i < n; i++) {
+        double size = target_size(&c[i]);
+        if (!(first > 0) || !(size > 0) || strcmp(c[i].view->facts.fair, c[0].view->facts.fair) != 0)
+            return 0;
+        differ |= fabs(size / first - 1) > same;
+    }
+    return differ;
+}
+
+static void put_targets(FILE *out, const Compared *c, int n)
+{
+    char            fair[SERIES_NAME], best[SERIES_NAME];
+    const RunFacts *f = &c[0].view->facts;
+    if (!targets_differ(c, n)) return;
+    fprintf(out, "\nthe targets of these runs differ in size (1");
+    for (int i = 1; i < n; i++) fprintf(out, " : %.3f", target_size(&c[i]) / target_size(&c[0]));
+    fprintf(out, "): compare %s, not %s\n", facts_measure_name(f->fair, fair, sizeof fair),
+            facts_measure_name(facts_best(f), best, sizeof best));
+}
 
 /* ---- Recipes ------------------------------------------------------------------------------------------- */
 
@@ -230,13 +297,31 @@ static void title_of(const Compared *c, int n, int i, char *cell)
     shorten(cell, many ? path : c[i].view->name, CELL - 1);
 }
 
+static void put_others(FILE *out, const Compared *c, const int *width, int n)
+{
+    const char *key[OTHERS];
+    char        cell[COMPARE_RUNS][CELL], label[SERIES_NAME + 16], name[SERIES_NAME];
+    int         n_key = list_others(c, n, key);
+    for (int k = 0; k < n_key; k++) {
+        for (int i = 0; i < n; i++) cell_other(&c[i], key[k], cell[i]);
+        snprintf(label, sizeof label, "validation %s", facts_measure_name(key[k], name, sizeof name));
+        put_row(out, label, cell, width, n);
+    }
+}
+
 static void put_table(FILE *out, const Compared *c, int n)
 {
-    char cell[COMPARE_RUNS][CELL];
-    int  width[COMPARE_RUNS] = { 0 };
+    char        cell[COMPARE_RUNS][CELL];
+    int         width[COMPARE_RUNS] = { 0 };
+    const char *other[OTHERS];
+    int         n_other = list_others(c, n, other);
     for (int i = 0; i < n; i++) {
         for (int r = 0; r < ARRAY_LEN(rows); r++) {
             rows[r].cell(&c[i], cell[i]);
+            width[i] = MAX(width[i], (int)strlen(cell[i]));
+        }
+        for (int o = 0; o < n_other; o++) {
+            cell_other(&c[i], other[o], cell[i]);
             width[i] = MAX(width[i], (int)strlen(cell[i]));
         }
         title_of(c, n, i, cell[i]);
@@ -246,7 +331,9 @@ static void put_table(FILE *out, const Compared *c, int n)
     for (int r = 0; r < ARRAY_LEN(rows); r++) {
         for (int i = 0; i < n; i++) rows[r].cell(&c[i], cell[i]);
         put_row(out, rows[r].label, cell, width, n);
+        if (rows[r].cell == cell_best) put_others(out, c, width, n);
     }
+    put_targets(out, c, n);
     put_differences(out, c, width, n);
 }
 
@@ -277,6 +364,7 @@ static int put_json(FILE *out, const Compared *c, int n)
         json_out_str(&o, "measure", facts_best(f));
         json_out_num(&o, best, series_extreme(c[i].series, facts_best(f), facts_best_larger(f), &at));
         json_out_num(&o, "best_step", at);
+        if (f->fair[0]) json_out_str(&o, "fair", f->fair);
         TRY(json_out_end(&o));
     }
     return 0;
@@ -327,11 +415,12 @@ static int write_picture(Compared *c, int n, const char *path)
         title_of(c, n, i, c[i].title);
         alike &= strcmp(c[i].view->units, c[0].view->units) == 0;
     }
-    cell_measure(&c[0], cell);
+    const char *fair = targets_differ(c, n) ? c[0].view->facts.fair : NULL;
+    measure_of(&c[0], fair, cell);
     snprintf(measure, sizeof measure, "Validation %s", cell);
     snprintf(rate, sizeof rate, "Rate, %s/s", alike ? c[0].view->units : "own units");
     add_plot(&plot[0], "Loss", c, n, "loss");
-    add_plot(&plot[1], measure, c, n, NULL);
+    add_plot(&plot[1], measure, c, n, fair);
     add_plot(&plot[2], rate, c, n, "per_s");
     FILE *f = file_create_tmp(path);
     if (!f) return -1;

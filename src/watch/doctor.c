@@ -26,6 +26,11 @@ static double share_or_0(const Doctor *d, FallPart part)
     return isnan(share) ? 0 : share;
 }
 
+double doctor_step_share(const Doctor *d, FallPart part)
+{
+    return doctor_share(d, part) / (1 - share_or_0(d, FALL_EVAL) - share_or_0(d, FALL_SAVE));
+}
+
 static int read_run(Doctor *d, Runs *runs, const char *base, const char *name)
 {
     TRY(runs_init_one(runs, base, name));
@@ -54,9 +59,9 @@ int doctor_judge(Doctor *d, const RecipeFrom *from)
 {
     d->n_part = waterfall_from(&d->window, &d->facts, d->part);
     if (d->n_part == 0) return err_user("%s: too few steps to judge (20 or more are good)", d->name);
-    double steps   = 1 - share_or_0(d, FALL_EVAL) - share_or_0(d, FALL_SAVE);
-    d->input_share = share_or_0(d, FALL_INPUT) / steps;
-    d->gap_share   = share_or_0(d, FALL_GAPS) / steps;
+    double input = doctor_step_share(d, FALL_INPUT), gaps = doctor_step_share(d, FALL_GAPS);
+    d->input_share = isnan(input) ? 0 : input;
+    d->gap_share   = isnan(gaps) ? 0 : gaps;
     d->recipe      = whatif_recipe(from, NULL, 0);
     if (!d->recipe) return -1;
     doctor_find(d, from);
@@ -74,6 +79,15 @@ int doctor_is_healthy(const Doctor *d)
     for (int i = 0; i < d->n_finding; i++)
         if (d->finding[i].gain >= DOCTOR_GAIN && !d->finding[i].is_other) return 0;
     return 1;
+}
+
+const char *doctor_why_healthy(const Doctor *d, char *buf, size_t n)
+{
+    int unknown = 0;
+    for (int i = 0; i < d->n_finding; i++) unknown += isnan(d->finding[i].gain) != 0;
+    snprintf(buf, n, "no change of the recipe promises %.0f %% or more", 100 * DOCTOR_GAIN);
+    if (unknown) str_append(buf, n, "; %d gain%s cannot be predicted", unknown, str_plural(unknown));
+    return buf;
 }
 
 /* ---- for people ---------------------------------------------------------------------------------------- */
@@ -138,7 +152,7 @@ static void print_missing(const Doctor *d, FILE *out)
 void doctor_print(const Doctor *d, FILE *out)
 {
     const FallWindow *w = &d->window;
-    char              rate[32];
+    char              rate[32], why[128];
     double            sum = 0;
     fprintf(out, "%s on %s: %.4g ms a step, %s %s/s", d->name, d->facts.device, 1e3 * w->step_s,
             str_count(rate, sizeof rate, d->facts.units_per_step / w->step_s), d->facts.units);
@@ -153,8 +167,7 @@ void doctor_print(const Doctor *d, FILE *out)
     print_none(d, out);
     print_missing(d, out);
     if (doctor_is_healthy(d)) {
-        fprintf(out, "\nverdict: healthy; no change of the recipe promises %.0f %% or more\n",
-                100 * DOCTOR_GAIN);
+        fprintf(out, "\nverdict: healthy; %s\n", doctor_why_healthy(d, why, sizeof why));
     } else {
         fprintf(out, "\nverdict: %s: %s\n", d->finding[0].cause, d->finding[0].verdict);
     }

@@ -52,6 +52,8 @@ int  doctor_judge(Doctor *d, const RecipeFrom *from);
 void doctor_close(Doctor *d);
 
 int doctor_is_healthy(const Doctor *d);
+/* Of a healthy run: "no change of the recipe promises 5 % or more". Returns buf. */
+const char *doctor_why_healthy(const Doctor *d, char *buf, size_t n);
 
 void doctor_print(const Doctor *d, FILE *out);
 int  doctor_print_json(const Doctor *d, FILE *out); /* negative after err_set() */
@@ -59,8 +61,9 @@ int  doctor_print_json(const Doctor *d, FILE *out); /* negative after err_set() 
  * to change, and no file. Negative after err_user()/err_set(). */
 int doctor_apply(const Doctor *d, const RecipeFrom *from, const char *path);
 
-/* A part of the wall time; NAN: not measured. */
+/* A part of the wall time, or of what steps take of it; NAN: not measured. */
 double doctor_share(const Doctor *d, FallPart part);
+double doctor_step_share(const Doctor *d, FallPart part);
 
 /* ---- doctor_rules.c ---- */
 

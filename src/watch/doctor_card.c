@@ -60,9 +60,17 @@ static void find_thermal(DoctorCase *c)
     snprintf(x->verdict, sizeof x->verdict, "heat holds the clock down");
     snprintf(x->evidence, sizeof x->evidence, "%.0f C, %.0f MHz", c->w->temp_c, c->w->sm_mhz);
     str_copy(x->advice, sizeof x->advice, "better cooling, or a lower power limit");
-    doctor_predict(c, x, c->w->step_s * (1 - doctor_share(c->d, FALL_THROTTLE)));
+    doctor_predict(c, x, c->w->step_s * (1 - doctor_step_share(c->d, FALL_THROTTLE)));
 }
 
+/* The share of a step that products take; NAN: not measured. */
+static double products_share(const Doctor *d)
+{
+    double slow = doctor_step_share(d, FALL_THROTTLE);
+    return doctor_step_share(d, FALL_USEFUL) + doctor_step_share(d, FALL_BELOW) + (isnan(slow) ? 0 : slow);
+}
+
+/* Products take as long as the clock is slow; other kernels wait for memory, which has a clock of its own. */
 static void find_clocks(DoctorCase *c)
 {
     double max = c->f->card.max_sm_mhz, now = c->w->sm_mhz;
@@ -79,9 +87,7 @@ static void find_clocks(DoctorCase *c)
     snprintf(x->evidence, sizeof x->evidence, "the driver's reason: %s", c->w->reasons);
     str_copy(x->advice, sizeof x->advice, "nvidia-smi -rgc -rac gives the clocks free");
     double peak = MIN(max, c->f->plan.peak_mhz > 0 ? c->f->plan.peak_mhz : max);
-    if (now < peak)
-        doctor_predict(c, x,
-                       c->w->step_s - doctor_share(c->d, FALL_USEFUL) * c->w->step_s * (1 - now / peak));
+    if (now < peak) doctor_predict(c, x, c->w->step_s * (1 - products_share(c->d) * (1 - now / peak)));
 }
 
 static void find_link(DoctorCase *c)

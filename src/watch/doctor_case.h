@@ -23,7 +23,12 @@ int doctor_is_known(const DoctorCase *c);
 Finding *doctor_add(DoctorCase *c, const char *cause);
 void     doctor_change(Finding *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void     doctor_predict(DoctorCase *c, Finding *x, double step_s);
-/* Takes the newest finding back when it promises less than `least`. */
+/* The same for a step between two bounds: the middle. If one of them is worth a change and the other is not,
+ * nothing is predicted. */
+void doctor_predict_between(DoctorCase *c, Finding *x, double least_s, double most_s);
+/* The measured busy time, times planned-then over planned-now. */
+void doctor_predict_ratio(DoctorCase *c, Finding *x, const WhatIf *then);
+/* Takes the newest finding back when it is known to promise less than `least`. */
 void doctor_keep_if(DoctorCase *c, Finding *x, double least);
 
 /* Seconds of a step in which the device computes. */

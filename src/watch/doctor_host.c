@@ -7,6 +7,42 @@
 #include <math.h>
 #include <stdio.h>
 
+/* CPUs that other programs keep busy. */
+static double others_cpus(const DoctorCase *c) { return c->w->cpu * c->f->host.cpus - c->w->own_cpu; }
+
+/* What so many threads save of a step, as a share of it. */
+static double threads_gain(const DoctorCase *c, double threads, double wake)
+{
+    const Divide *d   = &c->now.divide;
+    double        now = divide_step_s(d, c->f->plan.threads, wake), then = divide_step_s(d, threads, wake);
+    double        most = 1 - doctor_load_s(c) / c->w->step_s;
+    return MAX(0, MIN(most, doctor_busy_s(c) / c->w->step_s * (1 - then / now)));
+}
+
+/* Predicts the step of a CPU run with so many threads, between two bounds (watch/divide.h). */
+static void predict_threads(DoctorCase *c, Finding *x, double threads)
+{
+    const Divide *d = &c->now.divide;
+    if (!(d->n_op > 0)) return; /* the recipe cannot be planned */
+    str_append(x->evidence, sizeof x->evidence, "; threads share %.0f of the %.0f ops of a step", d->n_shared,
+               d->n_op);
+    if (others_cpus(c) > 0.5) {
+        str_append(x->evidence, sizeof x->evidence, "; other programs keep %.1f CPUs busy", others_cpus(c));
+        return;
+    }
+    if (d->has_host && !(c->f->trace.busy_s > 0)) {
+        str_append(x->evidence, sizeof x->evidence,
+                   "; how much of a step the ops take was not measured (trace: 3 measures it)");
+        return;
+    }
+    double least = threads_gain(c, threads, 1), most = threads_gain(c, threads, 0);
+    str_append(x->evidence, sizeof x->evidence,
+               ", the others are too small; %.0f threads save %.0f to %.0f %%", threads, 100 * least,
+               100 * most);
+    doctor_predict_between(c, x, c->w->step_s * (1 - most), c->w->step_s * (1 - least));
+    doctor_keep_if(c, x, DOCTOR_LEAST);
+}
+
 void doctor_find_cpu(DoctorCase *c)
 {
     double allowed = c->f->host.allowed, cpus = c->f->host.cpus, own = c->w->own_cpu;
@@ -27,7 +63,7 @@ void doctor_find_cpu(DoctorCase *c)
             c, x,
             MAX(doctor_full_s(c, doctor_busy_s(c)), work / MIN(cpus, MAX(1, c->f->host.loader_threads))));
     } else {
-        doctor_predict(c, x, c->w->step_s * allowed / cpus / 0.9);
+        predict_threads(c, x, cpus);
     }
     c->cpu_is_short = doctor_is_gpu(c);
 }
@@ -36,7 +72,7 @@ void doctor_find_cpu(DoctorCase *c)
  * faster. Others keep the CPUs that they use now, but for half of all: a scheduler is fair. */
 static double cpu_bound_s(const DoctorCase *c)
 {
-    double own = c->w->own_cpu, allowed = c->f->host.allowed, others = c->w->cpu * c->f->host.cpus - own;
+    double own = c->w->own_cpu, allowed = c->f->host.allowed, others = others_cpus(c);
     double room = MAX(allowed - (others > 0 ? others : 0), allowed / 2);
     return own > 0 && room > 0 ? own * c->w->step_s / MAX(room, own) : 0;
 }
@@ -98,12 +134,12 @@ static void find_threads(DoctorCase *c)
     doctor_change(x, "threads=0");
     snprintf(x->verdict, sizeof x->verdict, "%.0f of %.0f CPUs compute", n, allowed);
     snprintf(x->evidence, sizeof x->evidence, "the recipe says threads: %lld", (long long)c->r->threads);
-    doctor_predict(c, x, c->w->step_s * (c->d->input_share + (1 - c->d->input_share) * n / allowed / 0.9));
+    predict_threads(c, x, allowed);
 }
 
 static void find_neighbours(DoctorCase *c)
 {
-    double others = c->w->cpu * c->f->host.cpus - c->w->own_cpu, wait = c->d->input_share;
+    double others = others_cpus(c), wait = c->d->input_share;
     double want = c->f->plan.threads * (1 - wait); /* who waits for data needs no CPU */
     if (doctor_is_gpu(c) || !(others > 0.5) || !(c->w->own_cpu < 0.85 * want)) return;
     Finding *x = doctor_add(c, "other programs");

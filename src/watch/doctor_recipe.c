@@ -11,13 +11,14 @@
 
 static void find_precision(DoctorCase *c)
 {
-    if (!doctor_is_gpu(c) || c->f->plan.capability < 80 || strcmp(c->f->plan.precision, "bf16") == 0) return;
-    if (c->r->precision == PRECISION_AUTO) return;
+    const char *now = c->f->plan.precision;
+    if (!doctor_is_gpu(c) || c->f->plan.capability < 80 || c->r->precision == PRECISION_AUTO) return;
+    if (strcmp(now, "fp32") != 0 && strcmp(now, "tf32") != 0) return;
     Finding *x = doctor_add(c, "precision");
     doctor_change(x, "precision=auto");
-    snprintf(x->verdict, sizeof x->verdict, "the step computes in %s", c->f->plan.precision);
+    snprintf(x->verdict, sizeof x->verdict, "the step computes in %s", now);
     snprintf(x->evidence, sizeof x->evidence, "the recipe says precision: %s; this GPU has bf16 tensor cores",
-             c->f->plan.precision);
+             now);
     if (!isnan(c->w->tensor_active))
         str_append(x->evidence, sizeof x->evidence, ", and %.1f %% of their cycles are used",
                    100 * c->w->tensor_active);
@@ -62,13 +63,18 @@ static void find_micro_batch(DoctorCase *c)
     Finding *x = doctor_add(c, "batch too small");
     doctor_change(x, "micro_batch=0");
     if (doctor_plan_change(c, x, BY_RATES, &then) < 0) return;
-    snprintf(x->verdict, sizeof x->verdict, "micro-batches of %lld do not fill the device",
-             (long long)c->r->micro_batch);
+    if (then.choice.micro_batch <= c->r->micro_batch) {
+        c->d->n_finding--;
+        return;
+    }
+    snprintf(x->verdict, sizeof x->verdict, "micro-batches of %lld %s fill the device",
+             (long long)c->r->micro_batch, isnan(x->gain) ? "may not" : "do not");
     snprintf(x->evidence, sizeof x->evidence,
-             "a step is %.0f micro-batches of %lld, %.0f ops in all; %lld at a time fit and are faster",
+             "a step is %.0f micro-batches of %lld, %.0f ops in all; %lld at a time fit%s",
              c->f->plan.micro_per_step, (long long)c->r->micro_batch, c->f->plan.n_op,
-             (long long)then.choice.micro_batch);
-    if (then.choice.micro_batch <= c->r->micro_batch) x->gain = NAN;
+             (long long)then.choice.micro_batch,
+             isnan(x->gain) ? "; what an op costs a CPU beside its work was not measured"
+                            : " and are faster");
     doctor_keep_if(c, x, 0.02);
 }
 
@@ -117,21 +123,21 @@ static void find_memory(DoctorCase *c)
     WhatIf then;
     if (!c->r->memory_limit[0]) return;
     Finding *x = doctor_add(c, "memory unused");
-    doctor_change(x, "memory_limit=97%%");
-    if (whatif_plan(&then, c->from, c->f, x->change, 1, 0.97 * c->f->plan.total_bytes) < 0 ||
+    /* A CPU shares its memory with other programs. */
+    double share = doctor_is_gpu(c) ? 0.97 : 1 - 1.0 / dev_hints_cpu.margin_part;
+    doctor_change(x, "memory_limit=%.0f%%", 100 * share);
+    if (whatif_plan(&then, c->from, c->f, x->change, 1, share * c->f->plan.total_bytes) < 0 ||
         c->now.step_s <= 0) {
         err_clear();
         c->d->n_finding--;
         return;
     }
-    doctor_predict(c, x,
-                   MAX(doctor_load_s(c),
-                       doctor_busy_s(c) * then.step_s / c->now.step_s + c->w->step_s - doctor_busy_s(c)));
+    doctor_predict_ratio(c, x, &then);
     snprintf(x->verdict, sizeof x->verdict, "memory_limit: %.40s leaves memory unused", c->r->memory_limit);
     snprintf(x->evidence, sizeof x->evidence,
-             "the plan takes %.1f of %.1f GiB, with recompute %s; with all of it recompute %s",
+             "the plan takes %.1f of %.1f GiB, with recompute %s; with %.0f %% of it recompute %s",
              c->f->plan.planned_bytes / DOCTOR_GIB, c->f->plan.total_bytes / DOCTOR_GIB, c->f->plan.recompute,
-             recompute_level_name(then.choice.level));
+             100 * share, recompute_level_name(then.choice.level));
     doctor_keep_if(c, x, 0.02);
 }
 

@@ -39,9 +39,34 @@ void doctor_predict(DoctorCase *c, Finding *x, double step_s)
     x->gain   = 1 - x->step_s / c->w->step_s;
 }
 
+void doctor_predict_between(DoctorCase *c, Finding *x, double least_s, double most_s)
+{
+    double worth = (1 - DOCTOR_GAIN) * c->w->step_s;
+    if (least_s <= worth && most_s > worth) return;
+    doctor_predict(c, x, (MIN(least_s, c->w->step_s) + MIN(most_s, c->w->step_s)) / 2);
+}
+
+static double ratio_s(const DoctorCase *c, double then, double now)
+{
+    double busy = doctor_busy_s(c);
+    return MAX(busy * then / now + c->w->step_s - busy, doctor_load_s(c));
+}
+
+/* What an op costs a CPU beside its work is known by its order of magnitude: between nothing and what the
+ * plan takes. Small ops tell the two apart: micro-batches of 128 rows are as fast as larger ones. */
+void doctor_predict_ratio(DoctorCase *c, Finding *x, const WhatIf *then)
+{
+    double full = ratio_s(c, then->step_s, c->now.step_s), work = ratio_s(c, then->work_s, c->now.work_s);
+    if (doctor_is_gpu(c)) {
+        doctor_predict(c, x, full);
+    } else {
+        doctor_predict_between(c, x, MIN(full, work), MAX(full, work));
+    }
+}
+
 void doctor_keep_if(DoctorCase *c, Finding *x, double least)
 {
-    if (!(x->gain >= least)) c->d->n_finding--;
+    if (x->gain < least) c->d->n_finding--;
 }
 
 double doctor_busy_s(const DoctorCase *c)
@@ -74,10 +99,11 @@ int doctor_plan_change(DoctorCase *c, Finding *x, DoctorHow how, WhatIf *out)
         c->d->n_finding--;
         return -1;
     }
-    double ratio = then.step_s / c->now.step_s;
-    double rest  = c->w->step_s - doctor_busy_s(c);
-    double step  = how == BY_RATES && doctor_is_known(c) ? then.step_s : doctor_busy_s(c) * ratio + rest;
-    doctor_predict(c, x, MAX(step, doctor_load_s(c)));
+    if (how == BY_RATES && doctor_is_known(c)) {
+        doctor_predict(c, x, MAX(then.step_s, doctor_load_s(c)));
+    } else {
+        doctor_predict_ratio(c, x, &then);
+    }
     if (out) *out = then;
     return 0;
 }

@@ -57,8 +57,8 @@ static const NumberRow trace_numbers[] = {
     NUMBER(comm_s, trace),    NUMBER(unnamed_s, trace), NUMBER(spans, trace),   NUMBER(lost, trace)
 };
 
-static const TextRow texts[]      = { TEXT("run", run), TEXT("unit", unit), TEXT("units", units),
-                                      TEXT("device", device), TEXT("activity", activity) };
+static const TextRow texts[] = { TEXT("run", run),       TEXT("unit", unit),         TEXT("units", units),
+                                 TEXT("device", device), TEXT("activity", activity), TEXT("fair", fair) };
 static const TextRow plan_texts[] = { TEXT("precision", plan.precision), TEXT("recompute", plan.recompute),
                                       TEXT("machine", plan.machine) };
 
@@ -196,3 +196,10 @@ int facts_read(RunFacts *f, const char *text)
 const char *facts_best(const RunFacts *f) { return f->n_metric > 0 ? f->metric[f->best].name : "val_loss"; }
 
 int facts_best_larger(const RunFacts *f) { return f->n_metric > 0 && f->metric[f->best].larger; }
+
+const char *facts_measure_name(const char *key, char *buf, size_t n)
+{
+    str_copy(buf, n, str_starts_with(key, "val_") ? key + strlen("val_") : key);
+    for (char *c = buf; *c; c++) *c = *c == '_' ? ' ' : *c;
+    return buf;
+}

@@ -61,6 +61,7 @@ typedef struct {
         char name[SERIES_NAME]; /* as in metrics.jsonl: "val_loss" */
         int  larger;            /* 1: larger is better */
     } metric[FACTS_METRICS];
+    char       fair[SERIES_NAME]; /* Task.fair, as in metrics.jsonl; "": the task has none */
     FactsPlan  plan;
     FactsHost  host;
     FactsCard  card;
@@ -78,5 +79,7 @@ int facts_read(RunFacts *f, const char *text);
 /* The measure that counts: "val_accuracy"; "val_loss" where nothing is known. */
 const char *facts_best(const RunFacts *f);
 int         facts_best_larger(const RunFacts *f);
+/* "val_bits_per_byte" -> "bits per byte". Returns buf. */
+const char *facts_measure_name(const char *key, char *buf, size_t n);
 
 #endif

@@ -88,6 +88,7 @@ void planfacts_fill(RunFacts *f, const Setup *s, const Recipe *r)
         snprintf(f->metric[i].name, sizeof f->metric[i].name, "val_%s", t->metric[i].name);
         f->metric[i].larger = t->metric[i].larger;
     }
+    if (t->fair) snprintf(f->fair, sizeof f->fair, "val_%s", t->fair);
     str_copy(f->unit, sizeof f->unit, t->one);
     str_copy(f->units, sizeof f->units, t->unit);
     fill_plan(&f->plan, s, r);

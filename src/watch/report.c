@@ -27,13 +27,6 @@ static void put_tile(FILE *f, const char *name, const char *value)
     fputs("</div>", f);
 }
 
-/* "val_bits_per_byte" -> "bits per byte". */
-static void measure_name(const char *key, char *buf, size_t n)
-{
-    str_copy(buf, n, str_starts_with(key, "val_") ? key + strlen("val_") : key);
-    for (char *c = buf; *c; c++) *c = *c == '_' ? ' ' : *c;
-}
-
 static void put_tiles(FILE *f, const RunView *v, const Series *s)
 {
     char   text[64], a[64];
@@ -46,7 +39,7 @@ static void put_tiles(FILE *f, const RunView *v, const Series *s)
     put_tile(f, "loss", text);
     if (!isnan(best)) {
         snprintf(text, sizeof text, "%.4f", best);
-        measure_name(facts_best(&v->facts), a, sizeof a);
+        facts_measure_name(facts_best(&v->facts), a, sizeof a);
         char title[80];
         snprintf(title, sizeof title, "best validation %s", a);
         put_tile(f, title, text);
@@ -107,7 +100,7 @@ static void put_own(FILE *f, const RunView *v, const Series *s, int c)
     char    title[SERIES_NAME + 48];
     SvgPlot p = { .title = title, .scale = 1 };
     str_copy(title, sizeof title, str_starts_with(s->key[c], "val_") ? "Validation " : "");
-    measure_name(s->key[c], title + strlen(title), sizeof title - strlen(title));
+    facts_measure_name(s->key[c], title + strlen(title), sizeof title - strlen(title));
     for (int i = 0; i < v->facts.n_metric; i++)
         if (v->facts.metric[i].larger && strcmp(v->facts.metric[i].name, s->key[c]) == 0)
             str_append(title, sizeof title, ", larger is better");
@@ -177,7 +170,7 @@ static void say_loss(FILE *f, const RunView *v, const Series *s)
                 last < first || better ? "" : ": it did not fall");
     }
     if (isnan(best)) return;
-    measure_name(key, name, sizeof name);
+    facts_measure_name(key, name, sizeof name);
     fprintf(f, "<p>The best validation %s is %.4f, at step %.0f", name, best, at);
     if (s->n_row > 0 && at > 0 && !isnan(begin)) fprintf(f, "; it began at %.4f", begin);
     if (larger) fputs(". Larger is better", f);
@@ -253,6 +246,7 @@ static void put_finding(FILE *f, const Doctor *d, const Finding *x)
 static void put_findings(FILE *f, const RunView *v, const Series *s, const RecipeFrom *from)
 {
     Doctor d = { .facts = v->facts };
+    char   why[128];
     if (!from) return;
     str_copy(d.name, sizeof d.name, v->name);
     waterfall_window(s, &d.facts, &d.window);
@@ -261,9 +255,7 @@ static void put_findings(FILE *f, const RunView *v, const Series *s, const Recip
         return;
     }
     if (doctor_is_healthy(&d))
-        fprintf(
-            f, "<p>The doctor calls it <b>healthy</b>: no change of the recipe promises %.0f %% or more.</p>",
-            100 * DOCTOR_GAIN);
+        fprintf(f, "<p>The doctor calls it <b>healthy</b>: %s.</p>", doctor_why_healthy(&d, why, sizeof why));
     for (int i = 0; i < d.n_finding; i++) put_finding(f, &d, &d.finding[i]);
     doctor_close(&d);
 }

@@ -4,6 +4,7 @@
 #define WATCH_WHATIF_H
 
 #include "run/choose.h"
+#include "watch/divide.h"
 #include "watch/facts.h"
 
 /* Where a recipe comes from. */
@@ -17,7 +18,9 @@ typedef struct {
 
 typedef struct {
     double    step_s, repeat_s;
+    double    work_s; /* the step without the fixed cost of each op */
     double    total_bytes;
+    Divide    divide; /* of a CPU; n_op 0: a GPU's */
     JobChoice choice;
 } WhatIf;
 
