@@ -3,9 +3,6 @@
 #include "base/err.h"
 #include "dev/cpu/cpu.h"
 
-/* Multiply-adds of the least product that threads share, as in dev/cpu/cpu_gemm.c. */
-static const double LEAST_PRODUCT = 64.0 * CPU_PARALLEL_MIN;
-
 typedef struct {
     Divide    *out;
     const Job *job;
@@ -37,7 +34,7 @@ static int64_t loop_size(const Op *op)
 static int is_shared(const Op *op, double flops)
 {
     MachineUnit unit = op_table[op->kind].unit;
-    if (flops > 0 && (unit == UNIT_GEMM || unit == UNIT_FP8)) return flops / 2 >= LEAST_PRODUCT;
+    if (flops > 0 && (unit == UNIT_GEMM || unit == UNIT_FP8)) return flops / 2 >= CPU_PARALLEL_PRODUCT;
     return loop_size(op) >= CPU_PARALLEL_MIN;
 }
 
@@ -61,7 +58,7 @@ void divide_of(Divide *d, const Job *j)
 {
     DivideWalk w = { .out = d, .job = j, .one = machine_cpu(1, 0) };
     w.one.op_s   = 0;
-    *d           = (Divide){ .wake_s   = machine_op_time(&w.one, UNIT_GEMM, 1, 2 * LEAST_PRODUCT, 0),
+    *d           = (Divide){ .wake_s   = machine_op_time(&w.one, UNIT_GEMM, 1, 2 * CPU_PARALLEL_PRODUCT, 0),
                              .has_host = job_has_host_rows(j) };
     schedule_each(&j->step, add_row, &w);
 }

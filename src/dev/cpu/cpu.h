@@ -70,7 +70,7 @@ static inline int64_t cpu_start(const Tensor *t, int64_t b)
 }
 
 /* Loops below this many elements run on one thread: waking the others costs about as much as 10^4
- * additions. */
-enum { CPU_PARALLEL_MIN = 16384 };
+ * additions. Products below so many multiply-adds do, too. */
+enum { CPU_PARALLEL_MIN = 16384, CPU_PARALLEL_PRODUCT = 64 * CPU_PARALLEL_MIN };
 
 #endif

@@ -365,7 +365,7 @@ static int run_piece(Dev *dev, const Gemm *g)
     if (!p.pack[0]) return -1;
     p.pack[1]   = p.pack[0] + (n_part(&p) > 1 ? pack_floats(&p) : 0);
     p.blocks    = g->private_blocks ? p.pack[0] + packs_floats(&p) : NULL;
-    int threads = (double)g->m * (double)g->n * (double)g->k < 64.0 * CPU_PARALLEL_MIN ? 1 : cpu_threads(dev);
+    int threads = (double)g->m * (double)g->n * (double)g->k < CPU_PARALLEL_PRODUCT ? 1 : cpu_threads(dev);
     CHECK(!p.blocks || threads <= g->private_blocks, "%d threads, %d blocks", threads, g->private_blocks);
     plan_grid(&p, threads);
     Taken taken[2][MOST_RECTS]; /* of even and odd parts */
