@@ -161,9 +161,18 @@ static int is_training(const Runs *r, const RunView *v)
     return is_locked(path, pid) || clock_wall_s() - v->changed_s < STILL_TRAINING_S;
 }
 
+/* Of a run that does not train: 1 when its last process left the lock behind. What the metrics say of the last
+ * step may not have been saved. */
+static int was_killed(const Runs *r, const RunView *v)
+{
+    char path[1400];
+    return runs_path(r, v, "lock", path, sizeof path) == 0 && access(path, F_OK) == 0;
+}
+
 static RunState state_of(const Runs *r, const RunView *v)
 {
     if (is_training(r, v)) return RUN_TRAINING;
+    if (was_killed(r, v)) return RUN_STOPPED;
     return has_its_steps(v) || runs_has_target(v) ? RUN_DONE : RUN_STOPPED;
 }
 
