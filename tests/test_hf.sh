@@ -38,6 +38,12 @@ verdict "and is imported again" $? "$(seen) $(cat cmp.txt)"
 refused "one file beside those of another export" "has other weights already (model-00001" export gpt2 x-parts
 refused "several files beside one" "has other weights already (model.safetensors)" export gpt2 x-gpt2 \
     --shard 30K
+mkdir tok && echo '{}' >tok/tokenizer.json && mkdir set && echo '{}' >set/tokens.json
+refused "a folder with a tokenizer" "tok: is no earlier export (it has tokenizer.json, but no weights)" \
+    export gpt2 tok
+refused "a folder of shards" "it has tokens.json, but no weights" export gpt2 set
+[ "$(cat tok/tokenizer.json)" = '{}' ] && [ "$(ls tok set | wc -l)" -eq 5 ]
+verdict "neither was touched" $? "$(ls tok set)"
 refused "a size that is none" "--shard: 'many' is not a size" export gpt2 x-no --shard many
 brim export gpt2 x-parts --shard 30K
 verdict "the same export again" "$rc" "$(seen)"

@@ -149,6 +149,10 @@ refused "a vision model for task lm" "task image" train "$here/recipes/quickstar
 sed 's/pool: class/pool: mean/' own.yaml >mean.yaml
 brim train mean.yaml run=mean
 refused "a mean of tokens cannot be written" "image.pool" export mean x-mean
+brim train mean.yaml run=sines image.pos=sincos
+refused "all that stands against it is said at once" \
+    "image.pool, image.pos: no Hugging Face ViT has a mean of tokens, nor positions by sines" \
+    export sines x-sines
 brim train own.yaml run=registers image.registers=2
 refused "registers cannot be written" "image.registers" export registers x-registers
 refused "nor come from a folder" "image.registers: is 2, but x0 has 0" train init.yaml run=no \

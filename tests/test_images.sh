@@ -79,6 +79,11 @@ else
     verdict "a sheet of a recipe" $? "exit code $rc: $(tail -n 2 list err; od -An -tu1 -j16 -N8 own.png)"
     refuse "a flag beside a recipe names the key" 'size: of a recipe say image.size=64' show show.yaml --out \
         own.png --size 64
+    # The recipe's names are of its own data; other data bring theirs, as in training.
+    mkdir -p named/ant named/bee && cp idx.png named/ant/1.png && cp idx.png named/bee/2.png
+    "$brim" data show "$here/recipes/vit-tiny.yaml" data.train=named --out named.png >list 2>err; rc=$?
+    [ $rc -eq 0 ] && grep -q ': ant, ' list && grep -q ': bee, ' list
+    verdict "a sheet has the names of the data on the command line" $? "exit code $rc: $(head -n 3 list err)"
     "$brim" data show albums --measure 0.3 --size 32 >out 2>err &&
         grep -q 'samples/s with .* read .* decode .* resize .* augment' out
     verdict "show measures itself" $? "$(cat out err)"

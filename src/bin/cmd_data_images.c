@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "bin/cmd_data.h"
+#include "conf/relate_image.h"
 #include "data/image_convert.h"
 #include "data/image_sheet.h"
 #include "data/image_source.h"
@@ -182,8 +183,10 @@ static int show_named(ImageSet *set, const Flags *f, const ImageOptions *o, Imag
     class_names_init(&names);
     int rc = class_names_load(&names, &r->image);
     if (rc < 0) recipe_blame_pending(r, "image.names_file");
-    sheet->names = &names;
-    if (rc == 0) image_set_match(set, &names, &stranger);
+    int is_other = rc == 0 && names.n > 0 && relate_names_are_old(r) && /* as the task does */
+                   image_set_compare(set, &names, &stranger) != MATCH_ALL;
+    if (!is_other) sheet->names = &names;
+    if (rc == 0 && !is_other) image_set_match(set, &names, &stranger);
     if (rc == 0) rc = show(set, f, o, sheet);
     class_names_deinit(&names);
     return rc;

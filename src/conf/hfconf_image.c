@@ -205,25 +205,32 @@ int hfconf_image_processor(HfConfig *c, const char *dir)
 
 int hfconf_check_image(const RecipeModel *m, const RecipeImage *image)
 {
-#define NEED(cond, key, text)                                                                                \
-    do {                                                                                                     \
-        if (!(cond)) return err_user(key ": no Hugging Face ViT has " text);                                 \
-    } while (0)
-    NEED(image->frames == 0, "image.frames", "clips");
-    NEED(image->pool == POOL_CLASS, "image.pool",
-         "a mean of tokens (a run with image.pool=class can be written)");
-    NEED(image->registers == 0, "image.registers", "registers");
-    NEED(image->pos == GRID_LEARNED, "image.pos", "positions by sines");
-    NEED(image->pos_size == image->size, "image.pos_size", "positions of another size");
-    NEED(m->norm == NORM_LAYER, "model.norm", "RMSNorm");
-    NEED(m->act == FFN_GELU || m->act == FFN_GELU_ERF, "model.act", "this activation");
-    NEED(m->bias, "model.bias", "layers without biases");
-    NEED(!m->qk_norm, "model.qk_norm", "norms of heads");
-    NEED(m->kv_heads == m->heads, "model.kv_heads", "shared key heads");
-    NEED(m->head_dim * m->heads == m->width, "model.head_dim", "such heads");
-    NEED(m->layer_scale == 0, "model.layer_scale", "layer scale");
-    return 0;
-#undef NEED
+    const struct {
+        int         fits;
+        const char *key, *has, *want;
+    } row[] = {
+        { image->frames == 0, "image.frames", "clips", "image.frames=0" },
+        { image->pool == POOL_CLASS, "image.pool", "a mean of tokens", "image.pool=class" },
+        { image->registers == 0, "image.registers", "registers", "image.registers=0" },
+        { image->pos == GRID_LEARNED, "image.pos", "positions by sines", "image.pos=learned" },
+        { image->pos_size == image->size, "image.pos_size", "positions of another size", "image.pos_size=0" },
+        { m->norm == NORM_LAYER, "model.norm", "RMSNorm", "model.norm=layernorm" },
+        { m->act == FFN_GELU || m->act == FFN_GELU_ERF, "model.act", "this activation", "model.act=gelu" },
+        { m->bias, "model.bias", "layers without biases", "model.bias=true" },
+        { !m->qk_norm, "model.qk_norm", "norms of heads", "model.qk_norm=false" },
+        { m->kv_heads == m->heads, "model.kv_heads", "shared key heads", "model.kv_heads=0" },
+        { m->head_dim * m->heads == m->width, "model.head_dim", "such heads", "model.head_dim=0" },
+        { m->layer_scale == 0, "model.layer_scale", "layer scale", "model.layer_scale=0" },
+    };
+    char keys[256] = "", has[256] = "", want[256] = "";
+    for (int i = 0; i < ARRAY_LEN(row); i++) {
+        if (row[i].fits) continue;
+        str_append(keys, sizeof keys, "%s%s", keys[0] ? ", " : "", row[i].key);
+        str_append(has, sizeof has, "%s%s", has[0] ? ", nor " : "", row[i].has);
+        str_append(want, sizeof want, "%s%s", want[0] ? " " : "", row[i].want);
+    }
+    if (!keys[0]) return 0;
+    return err_user("%s: no Hugging Face ViT has %s (a run with %s can be written)", keys, has, want);
 }
 
 static const char *name_class(const ClassNames *c, int i, char *buf, size_t n)

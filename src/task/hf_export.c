@@ -226,11 +226,27 @@ static int out_path(const Export *e, const char *name, char *path)
     return err_user("%s: path too long", e->opt->out);
 }
 
-/* Weights that an earlier export left under other names. */
+/* Files that a model's folder has beside its weights, or that make a folder something else. */
+static int refuse_foreign(const Export *e)
+{
+    static const char *const sign[] = { "config.json", "tokenizer.json", "tokens.json", "recipe.yaml" };
+    char                     path[PATH_MAX];
+    for (int i = 0; i < ARRAY_LEN(sign); i++) {
+        if (snprintf(path, sizeof path, "%s/%s", e->opt->out, sign[i]) >= (int)sizeof path)
+            return err_user("%s: path too long", e->opt->out);
+        if (file_kind(path) != FILE_NONE)
+            return err_user("%s: is no earlier export (it has %s, but no weights): name another folder",
+                            e->opt->out, sign[i]);
+    }
+    return 0;
+}
+
+/* Weights that an earlier export left under other names, and files of something else. */
 static int check_folder(Export *e)
 {
     static const char *const end[] = { ".safetensors", ".safetensors.index.json" };
     char                     own[64], **names;
+    int                      n_own = 0;
     if (file_kind(e->opt->out) != FILE_FOLDER) return 0;
     for (int k = 0; k < ARRAY_LEN(end); k++) {
         int n = file_list(&e->arena, e->opt->out, end[k], &names);
@@ -244,9 +260,10 @@ static int check_folder(Export *e)
             if (!is_own)
                 return err_user("%s: has other weights already (%s): name another folder, or remove them",
                                 e->opt->out, names[i]);
+            n_own++;
         }
     }
-    return 0;
+    return n_own > 0 ? 0 : refuse_foreign(e);
 }
 
 static int write_shard(Export *e, int shard, SafeTensor *spec, float *buf)

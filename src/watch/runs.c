@@ -161,8 +161,8 @@ static int is_training(const Runs *r, const RunView *v)
     return is_locked(path, pid) || clock_wall_s() - v->changed_s < STILL_TRAINING_S;
 }
 
-/* Of a run that does not train: 1 when its last process left the lock behind. What the metrics say of the last
- * step may not have been saved. */
+/* Of a run that does not train: 1 when its last process left the lock behind. What the metrics say of the
+ * last step may not have been saved. */
 static int was_killed(const Runs *r, const RunView *v)
 {
     char path[1400];
