@@ -146,6 +146,9 @@ verdict "changed text becomes tokens again" $? "$(tail -n 2 changed.log)"
 timeout 60 "$brim" train tiny.yaml run=small model.vocab=999 >out 2>err </dev/null; rc=$?
 [ $rc -eq 2 ] && grep -q 'made for a vocabulary of 1000, but model.vocab is 999: 1000 or more would do' err
 verdict "a vocabulary that is too small" $? "exit code $rc: $(tail -n 1 err)"
+train wide model.vocab=1300 steps=1
+grep -q 'model.vocab is 1300, but the tokens of .* are of 1000: 300 rows are never trained' wide.log
+verdict "a vocabulary that is too large is said" $? "$(tail -n 2 wide.log)"
 train plain data.kind=uint16 data.train=plain.bin data.pack=concat data.document_token=0 steps=2; rc=$?
 [ $rc -eq 0 ] && [ -n "$(of plain val_loss 2)" ]; verdict "uint16 ids train" $? "$rc: $(tail -n 1 plain.log)"
 

@@ -9,6 +9,7 @@
 #include "data/order.h"
 
 #include <pthread.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -379,8 +380,10 @@ static int check_set(ImageSource *s, const Recipe *r, const SetPlace *at, const 
     ClassNames names;
     int        n = image_set_classes(s->set);
     if (image_set_len(s->set) > 0 && s->n == 0)
-        return recipe_blame(r, "data.val_fraction", "%g of the %lld samples of %s is none",
-                            r->data.val_fraction, (long long)image_set_len(s->set), at->path);
+        return recipe_blame(r, "data.val_fraction",
+                            "%g of the %lld samples of %s is none: %.2g or more would do, or data.val=DIR",
+                            r->data.val_fraction, (long long)image_set_len(s->set), at->path,
+                            ceil(100.0 / (double)image_set_len(s->set)) / 100);
     TRY(check_kind(s, r, at));
     if (s->classes == 0) return 0;
     if (n == 0)

@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "data/tokens_place.h"
@@ -219,6 +220,17 @@ static int take_part(Tokens *s, const Recipe *r, const char *key, int validation
 
 int tokens_has_val(const Recipe *r) { return r->data.val[0] != '\0' || r->data.val_fraction > 0; }
 
+/* A vocabulary is rounded up at most so far. A larger one has rows that no text ever trains. */
+enum { VOCAB_PADDING = 128 };
+
+static void note_vocabulary(const Recipe *r, const Tokens *s)
+{
+    int64_t vocab = s->file[0].h.vocab, spare = r->model.vocab - vocab;
+    if (!s->file[0].stated || spare < VOCAB_PADDING) return;
+    log_info("model.vocab is %lld, but the tokens of %s are of %lld: %lld rows are never trained",
+             (long long)r->model.vocab, s->name, (long long)vocab, (long long)spare);
+}
+
 int tokens_open(Tokens **out, const Recipe *r, int validation)
 {
     if (r->data.kind == DATA_RANDOM) {
@@ -235,6 +247,7 @@ int tokens_open(Tokens **out, const Recipe *r, int validation)
         tokens_close(s);
         return -1;
     }
+    if (!validation) note_vocabulary(r, s);
     *out = s;
     return 0;
 }
