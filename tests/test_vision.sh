@@ -115,10 +115,12 @@ for name, bad in (("half", 6), ("two", 24)):
             data = data[:50]
         open(f"{folder}/{i:04}.png", "wb").write(data)
 END
-train half data.train=half data.val_fraction=0.02 steps=45 eval.every=0
+train half data.train=half data.val_fraction=0.02 steps=80 eval.every=0
 rc=$?
 [ $rc -eq 0 ] && grep -q 'half/.*png: skipped: PNG' half.log && grep -qE '; [0-9]+ of [0-9]+ skipped' half.log
 verdict "0.5 % damaged pictures: skipped with a reason, and training goes on" $? "$rc: $(tail -n 2 half.log)"
+again=$(sed -n 's/.*warning: \(half.*png\): skipped.*/\1/p' half.log | sort | uniq -d)
+[ -z "$again" ]; verdict "each is named once, however often it is drawn" $? "$again"
 
 names_of() { tr '\n' ',' <"runs/$1/classes.txt"; }
 [ "$(names_of half)" = dark,light, ] && grep -q 'names_file: .*/half/classes.txt' runs/half/recipe.yaml

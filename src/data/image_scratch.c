@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 int image_scratch_init(ImageScratch *s, int64_t max_pixels)
 {
@@ -44,15 +45,26 @@ int image_skips_init(ImageSkips *k)
 
 void image_skips_deinit(ImageSkips *k) { pthread_mutex_destroy(&k->lock); }
 
+/* 1: the file was not named before, and there is room for its name. */
+static int is_news(ImageSkips *k, const char *name)
+{
+    uint64_t hash = XXH3_64bits(name, strlen(name));
+    for (int i = 0; i < k->n_said; i++) {
+        if (k->said[i] == hash) return 0;
+    }
+    if (k->n_said == IMAGE_SKIP_LOGGED) return 0;
+    k->said[k->n_said++] = hash;
+    return 1;
+}
+
 void image_skips_note(ImageSkips *k, const char *name, const char *why)
 {
     thread_lock(&k->lock);
-    int64_t n = k->skipped += why != NULL;
     k->seen++;
+    k->skipped += why != NULL;
+    int is_new = why && is_news(k, name), is_last = k->n_said == IMAGE_SKIP_LOGGED;
     thread_unlock(&k->lock);
-    if (!why || n > IMAGE_SKIP_LOGGED) return;
-    log_warn("%s: skipped: %s%s", name, why,
-             n == IMAGE_SKIP_LOGGED ? " (further ones are only counted)" : "");
+    if (is_new) log_warn("%s: skipped: %s%s", name, why, is_last ? " (further ones are only counted)" : "");
 }
 
 int image_skips_check(ImageSkips *k, double limit)

@@ -46,12 +46,15 @@ typedef struct {
     pthread_mutex_t lock;
     int64_t         seen, skipped;
     int64_t         first; /* of so many samples one must be good; IMAGE_SKIP_FIRST unless there are fewer */
+    uint64_t        said[IMAGE_SKIP_LOGGED]; /* hashes of the names that were logged */
+    int             n_said;
 } ImageSkips;
 
 int  image_skips_init(ImageSkips *k); /* negative after err_sys() */
 void image_skips_deinit(ImageSkips *k);
 
-/* Counts one sample. why NULL: the sample was good. The first IMAGE_SKIP_LOGGED skips are logged by name. */
+/* Counts one sample. why NULL: the sample was good. The first IMAGE_SKIP_LOGGED names are logged, each
+ * once. */
 void image_skips_note(ImageSkips *k, const char *name, const char *why);
 
 /* Negative after err_set() when more than `limit` of the samples were skipped, once IMAGE_SKIP_AFTER were
