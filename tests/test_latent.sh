@@ -7,6 +7,7 @@
 unset RANK WORLD_SIZE LOCAL_RANK BRIM_FAULT
 export BRIM_RUNS=$dir/runs
 device=${LATENT_DEVICE:-cpu}
+most_s=100; case $build in *asan*) most_s=500 ;; esac
 recipe=$here/recipes/latent-tiny.yaml
 small="steps=12 optim.warmup=2 step_samples=8 eval.every=6 eval.samples=8 checkpoint.every=4 threads=1"
 small="$small latent.teacher=text optim.schedule=cosine watch.sample=false watch.report=false"
@@ -16,7 +17,7 @@ train() { # name, overrides
     local name=$1
     shift
     # shellcheck disable=SC2086
-    timeout -k 5 100 "$brim" train "$recipe" "run=$name" $small "$@" >"$name.log" 2>&1 </dev/null
+    timeout -k 5 $most_s "$brim" train "$recipe" "run=$name" $small "$@" >"$name.log" 2>&1 </dev/null
 }
 
 bits() { sed -E 's/, "(per_s|mfu|time_s|data_wait_s)": [^,}]*//g' "runs/$1/metrics.jsonl"; }
@@ -209,7 +210,7 @@ cp tok-was/tokenizer.json tok/
 watched() { # name, overrides
     local name=$1
     shift
-    timeout -k 5 100 "$brim" train "$recipe" "run=$name" steps=200 step_samples=8 encoder.width=64 \
+    timeout -k 5 $most_s "$brim" train "$recipe" "run=$name" steps=200 step_samples=8 encoder.width=64 \
         encoder.heads=2 eval.every=100 eval.samples=32 latent.baselines=false checkpoint.every=0 threads=1 \
         watch.sample=false watch.report=false "device=$device" "$@" >"$name.log" 2>&1 </dev/null
 }
