@@ -160,6 +160,9 @@ bad "plan: precision that the CPU has not" '^command line: precision: fp16 needs
     good.yaml device=cpu precision=fp16
 bad "plan: precision of another device" '^command line: precision: bf16 needs a GPU' plan good.yaml \
     device=cpu precision=bf16
+sed 's/^data:.*/data: {train: r.yaml, val: good.yaml}/' good.yaml >val.yaml
+bad "train: no note about a recipe that is refused" '^command line: model.heads: .*must divide' train \
+    val.yaml data.train=r.yaml model.heads=7 optim.muon_lr=1e-3
 asks() { # name, pattern, line of the recipe: what is found after parsing has its place too
     { cat good.yaml; printf 'device: cpu\n%s\n' "$3"; } >asks.yaml
     bad "$1" "$2" train asks.yaml

@@ -67,6 +67,13 @@ for other in data.train=text.txt data.train=short.txt data.val_fraction=0.2 data
     verdict "$other instead is refused, and nothing changes" $? "$(seen)"
     rm -r kept
 done
+cp -r runs/mine kept; brim train "$here/recipes/cartpole.yaml" run=mine steps=1
+[ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && diff -r kept runs/mine >/dev/null && says \
+    '^command line: run: .*runs/mine is a run of task lm, this recipe is of task ppo .run=NAME makes another'
+verdict "a recipe of another task is refused, and nothing changes" $? "$(seen)"; rm -r kept
+mv other.txt gone; brim train tiny.yaml run=mine steps=5; mv gone other.txt
+[ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && says '^command line: data.train: no such file: .*/other.txt'
+verdict "what is inherited is not said of a start that is refused" $? "$(seen)"
 brim train tiny.yaml run=mine steps=5 data.train=text.txt --change-data
 changed='as many tokens, but another content'
 [ $rc -eq 0 ] && says "warning: data.train: .*text.txt: the data changed since step 4 was saved: $changed"
