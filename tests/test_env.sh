@@ -31,7 +31,9 @@ run check cartpol; [ $rc -eq 2 ] && grep -q 'did you mean cartpole' err
 verdict "a slip in the name" $? "$(fail)"
 
 # The template compiles with warnings as errors, passes, and has a picture.
-run new mine &&
+run new mine && grep -q '^    brim train cartpole run=mine-env env=./mine.so ' out
+verdict "env new names a run that no other task has by chance" $? "$(fail)"
+[ $rc -eq 0 ] &&
     ${CC:-gcc} -Wall -Wextra -Wno-unused-parameter -Werror -O2 -shared -fPIC -o mine.so mine.c 2>err &&
     run check ./mine.so --seconds 0.1
 [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q '^ok save and load' out && grep -q '^ok picture' out
