@@ -32,6 +32,10 @@ steps: 100000
 model: {layers: 1, width: 32, heads: 2, vocab: 256, context: 32}
 data: {kind: random}
 END
+mkdir -p tree/build tree/recipes && cp "$brim" tree/build/ && echo 'seeed: 1' >tree/recipes/wrong.yaml
+tree/build/brim plan wrong >out 2>err; rc=$?
+[ $rc -eq 2 ] && grep -q "^$dir/tree/recipes/wrong.yaml:1: seeed: " err
+verdict "messages show the plain path of a shipped recipe" $? "exit code $rc: $(cat err)"
 for n in 1 2048; do
     "$brim" plan tiny.yaml device=cpu threads=$n >out 2>err; rc=$?
     [ $rc -eq 0 ] && [ "$(grep -c 'warning: threads: 2048, but there are [0-9]* CPUs' err)" -eq $((n > 1)) ]

@@ -262,10 +262,12 @@ static int shipped_folders(char folder[3][PATH_MAX])
     ssize_t len = readlink("/proc/self/exe", program, sizeof program - 1);
     str_copy(folder[0], PATH_MAX, "recipes");
     if (len <= 0) return 1;
-    program[len]                             = '\0';
-    program[file_name_of(program) - program] = '\0';
-    snprintf(folder[1], PATH_MAX, "%s../recipes", program);
-    snprintf(folder[2], PATH_MAX, "%srecipes", program);
+    program[len] = '\0';
+    for (int i = 2; i >= 1; i--) { /* the program's own folder, then the one above, as messages show them */
+        char *slash = strrchr(program, '/');
+        if (slash) *slash = '\0';
+        snprintf(folder[i], PATH_MAX, "%s/recipes", program);
+    }
     return 3;
 }
 
@@ -364,8 +366,7 @@ int recipe_load_without_data(Recipe *r, const char *path, int n_override, char *
 
 int recipe_glance(Recipe *r, const char *path, int n_override, char *const *override)
 {
-    return load(r, path,
-                &(Overrides){ .n = n_override, .text = override, .without_data = 1, .is_quiet = 1 });
+    return load(r, path, &(Overrides){ .n = n_override, .text = override, .without_data = 1, .is_quiet = 1 });
 }
 
 int recipe_load_task(Recipe *r, const RecipeTask *task, const char *path, int n_override,
