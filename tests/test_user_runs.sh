@@ -119,6 +119,17 @@ for target in named runs/named "$dir/runs/named"; do
         grep -q "^# from the command line: .*data.train" runs/named/recipe.yaml
     verdict "brim train ${target#"$dir"} goes on with that run" $? "$(seen)"
 done
+for target in "$dir/runs/named" ../runs/named named; do
+    cp -r runs/named kept; mkdir away; where=away; [ "$target" = named ] && where=runs
+    (cd $where && BRIM_RUNS=none brim train "$target" steps=6 && echo $rc >"$dir/rc" && mv said "$dir/said")
+    [ "$(cat rc)" -eq 0 ] && says 'resuming after step 5' && [ -e runs/named/checkpoints/step-00000006 ] &&
+        [ -z "$(ls away)" ] && [ ! -e runs/none ]
+    verdict "train ${target#"$dir"} from another folder goes on there" $? "$(seen) $(ls away)"
+    rm -rf runs/named away; mv kept runs/named
+done
+mkdir -p own; cp tiny.yaml own/recipe.yaml; brim train own
+[ $rc -eq 2 ] && says '^own: is a directory, not a recipe$'
+verdict "a folder with a recipe.yaml is no run yet" $? "$(seen)"
 brim train named; [ $rc -eq 0 ] && says 'runs/named has its 5 steps: nothing to do'
 verdict "which knows its steps" $? "$(seen)"
 cp tiny.yaml named; brim train named run=first steps=1

@@ -82,8 +82,14 @@ static int find_inherited(Arena *a, const Recipe *r, Inherited *in)
     return 0;
 }
 
-/* The recipe of a run that the target names ("mine", "runs/mine") and "run=NAME"; 0 when it names none. */
-static int find_run(const char *target, char *recipe, size_t n, char *name, size_t n_name)
+/* The run that a target names. */
+typedef struct {
+    char base[RUNDIR_PATH];                       /* the folder above the run; "": the one for runs */
+    char recipe[RUNDIR_PATH], typed[RUNDIR_PATH]; /* typed: "run=NAME" */
+} Found;
+
+/* The name of a run that lies in the folder for runs: "mine", "runs/mine". 0: none does. */
+static int find_here(const char *target, char *name, size_t n)
 {
     RunDir      d;
     char        folder[PATH_MAX], base[PATH_MAX];
@@ -92,12 +98,33 @@ static int find_run(const char *target, char *recipe, size_t n, char *name, size
         str_starts_with(folder, base) && folder[strlen(base)] == '/') {
         last = folder + strlen(base) + 1;
     }
-    if (recipe_exists(target) || rundir_paths(&d, last) < 0 || file_kind(d.recipe) != FILE_REGULAR) {
+    int found = rundir_paths(&d, last) == 0 && file_kind(d.recipe) == FILE_REGULAR;
+    err_clear();
+    return found && str_copy(name, n, last) == 0;
+}
+
+/* Likewise of a run that lies elsewhere. A folder with only a recipe of the user's own is no run. */
+static int find_elsewhere(const char *target, char *base, char *name)
+{
+    char checkpoints[RUNDIR_PATH + RUN_NAME + 16];
+    if (!run_target_exists(target) || run_target_split(target, base, name) < 0) {
         err_clear();
         return 0;
     }
-    snprintf(name, n_name, "run=%s", last);
-    return str_copy(recipe, n, d.recipe) == 0;
+    snprintf(checkpoints, sizeof checkpoints, "%s/%s/checkpoints", base, name);
+    return file_kind(checkpoints) == FILE_FOLDER;
+}
+
+static int find_run(const char *target, Found *f)
+{
+    char name[RUN_NAME];
+    memset(f, 0, sizeof *f);
+    if (recipe_exists(target)) return 0;
+    int         is_here = find_here(target, name, sizeof name);
+    const char *base    = is_here ? rundir_base() : f->base;
+    if (!is_here && !find_elsewhere(target, f->base, name)) return 0;
+    snprintf(f->typed, sizeof f->typed, "run=%s", name);
+    return snprintf(f->recipe, sizeof f->recipe, "%s/%s/recipe.yaml", base, name) < (int)sizeof f->recipe;
 }
 
 /* What a recipe file is loaded with. */
@@ -131,16 +158,26 @@ static int load_inheriting(const Sources *src, Recipe *r)
     return rc;
 }
 
+/* Another run that begins with this one's recipe lies in the folder for runs. */
+static int names_run(const CmdTarget *t)
+{
+    for (int i = 0; i < t->n_override; i++) {
+        if (str_starts_with(t->override[i], "run=")) return 1;
+    }
+    return 0;
+}
+
 int inherit_load(const CmdTarget *t, int fresh, Recipe *r)
 {
-    char  recipe[RUNDIR_PATH], name[RUNDIR_PATH], *own[RECIPE_KEYS + 1] = { name };
-    char *none[1];
+    Found f;
+    char *none[1], *own[RECIPE_KEYS + 1] = { f.typed };
     TRY(cmd_need_recipe(t));
     TRY(run_target_or_recipe(t->target));
     Sources src = { t->target, t->n_override ? t->override : none, t->n_override };
-    if (t->n_override < RECIPE_KEYS && find_run(t->target, recipe, sizeof recipe, name, sizeof name)) {
+    if (t->n_override < RECIPE_KEYS && find_run(t->target, &f)) {
         for (int i = 0; i < t->n_override; i++) own[i + 1] = t->override[i];
-        src = (Sources){ recipe, own, t->n_override + 1 };
+        src = (Sources){ f.recipe, own, t->n_override + 1 };
+        if (f.base[0] && !names_run(t)) setenv("BRIM_RUNS", f.base, 1); /* the run goes on where it is */
     }
     return fresh ? recipe_load(r, src.path, src.n, src.override) : load_inheriting(&src, r);
 }
