@@ -27,6 +27,10 @@ run list extra; [ $rc -eq 2 ] && grep -q 'env list takes no name' err
 verdict "env list takes no name" $? "$(fail)"
 run chekc cartpole; [ $rc -eq 2 ] && grep -q 'did you mean check' err
 verdict "a slip in the verb" $? "$(fail)"
+run check tmaze lenght=40; [ $rc -eq 2 ] && grep -q 'tmaze: lenght: no such option (did you mean length?)' err
+verdict "a slip in an option" $? "$(fail)"
+run check cartpole lenght=40; [ $rc -eq 2 ] && grep -q 'cartpole: lenght: no such option (it has none)' err
+verdict "an option of an environment without options" $? "$(fail)"
 run check cartpol; [ $rc -eq 2 ] && grep -q 'did you mean cartpole' err
 verdict "a slip in the name" $? "$(fail)"
 
