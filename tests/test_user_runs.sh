@@ -285,6 +285,10 @@ verdict "an evaluation says perplexity and bits per byte" $? "$(seen) $line"
 brim train tiny.yaml run=noise data.kind=random steps=1; ! says 'bits per'
 verdict "bits per byte are for text alone" $? "$(seen)"
 
+printf 'The\n\nWhat\n' >prompts.txt; brim sample roomy --prompt-file prompts.txt --tokens 2
+[ $rc -eq 0 ] && [ "$(grep -c 'prompts.txt: 1 empty line is left out' said)" -eq 1 ]
+verdict "an empty line of a prompt file is said once" $? "$(seen)"
+
 brim plan tiny.yaml steps=3000000
 [ $rc -eq 0 ] &&
     says '^the run +3000000 steps, about [0-9]+:[0-9:]+, evaluations and checkpoints not counted$'
