@@ -210,6 +210,14 @@ says "an unknown pattern of words" \
     "command line: --pattern: 'gpt3' is none of gpt2, cl100k, llama3, qwen2, o200k" \
     data tokenizer train tiny.yaml --vocab 300 --out tok --pattern gpt3
 says "a run without episodes" "command line: tiny: a run of task lm has no episodes to play" play tiny
+for c in "report tiny --out" "compare tiny --picture" "doctor tiny --apply --out" "play tiny --out" \
+    "env show cartpole --out" "predict tiny tiny.yaml --picture"; do
+    case $c in compare*) end=svg ;; *) end=gif ;; esac
+    says "${c%% *}: a file in no folder" "command line: ${c##* }: $dir/nix: no such folder" \
+        $c "$dir/nix/x.$end"
+done
+says "report: a folder as a file" "command line: --out: $dir: is a folder: name a file" \
+    report tiny --out "$dir"
 says "an option cut short" "command line: --temp: no such option (did you mean --temperature?)" sample tiny \
     --temp 0.5
 says "and with its value" "command line: --temp: no such option (did you mean --temperature?)" sample tiny \
