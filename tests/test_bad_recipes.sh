@@ -80,7 +80,20 @@ bad_text "run name"                 '1: run: '                             "run:
 bad_text "no run name"              '1: run: is empty'                     'run: ""\ndata: {kind: random}\n'
 bad_text "tab"                      '2: yaml: tab'                         'model:\n\twidth: 8\n'
 bad_text "syntax"                   '1: yaml: '                            'steps: }\n'
-bad_text "unclosed list"            ''                                     'require: [flash\n'
+bad_text "unclosed list"            '2: yaml: the list of line 1 lacks a comma or its \]$' 'require: [flash\n'
+bad_text "unclosed section"         '2: yaml: the section of line 1 lacks a comma or its \}$' \
+    'data: {train: r.yaml\nsteps: 5\n'
+bad_text "unclosed quote"           '2: yaml: the quotation mark .* is never closed$' \
+    'steps: 5\nrun: "abc\nseed: 1\n'
+bad_text "quote closed by the next" '1: yaml: the quotation mark .* is closed only on line 3$' \
+    'run: "abc\nsteps: 5\ninit: "x"\n'
+bad_text "indented too far"         '2: yaml: wrong indentation: the line above' 'run: abc\n  seed: 1\n'
+bad_text "indented too little"      '3: yaml: wrong indentation: no key above' \
+    'model:\n  width: 8\n layers: 5\n'
+bad_text "first key indented"       '2: yaml: wrong indentation: the keys above' '  steps: 5\nseed: 1\n'
+bad_text "no colon"                 '2: yaml: this line has no ": "'       'steps: 5\nseed 1\n'
+bad_text "two colons"               '1: yaml: a second ": " in this line'  'run: a: b\n'
+bad_text "text behind a value"      '1: yaml: the value ends before this'  'run: "5" 6\n'
 bad_text "alias"                    '2: seed: aliases'                     'steps: 5\nseed: *x\n'
 bad_text "alias cycle"              '1: require: anchors'                  'require: &a [*a]\n'
 bad_text "tag"                      '1: steps: tags'                       'steps: !!python/object 5\n'
@@ -160,6 +173,9 @@ bad "plan: precision that the CPU has not" '^command line: precision: fp16 needs
     good.yaml device=cpu precision=fp16
 bad "plan: precision of another device" '^command line: precision: bf16 needs a GPU' plan good.yaml \
     device=cpu precision=bf16
+sed 's/^data:.*/data: {train: r.yaml, val: good.yaml}/' good.yaml >val.yaml
+bad "train: no note about a recipe that is refused" '^command line: model.heads: .*must divide' train \
+    val.yaml data.train=r.yaml model.heads=7 optim.muon_lr=1e-3
 asks() { # name, pattern, line of the recipe: what is found after parsing has its place too
     { cat good.yaml; printf 'device: cpu\n%s\n' "$3"; } >asks.yaml
     bad "$1" "$2" train asks.yaml

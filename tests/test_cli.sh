@@ -8,6 +8,19 @@ for c in train plan bench eval sample data env top compare report info version h
     [ $rc -eq 0 ] && [ ! -s err ] && grep -q "^brim $c" a && [ "$(head -n "$(wc -l <a)" b)" = "$(cat a)" ]
     verdict "$c --help and help $c" $? "exit code $rc: $(cat a b err)"
 done
+while read -r noun verb; do # each part of data, and what follows its usage in the whole
+    "$brim" data $noun $verb --help >a 2>err && "$brim" help data $noun $verb >b 2>>err; rc=$?
+    [ $rc -eq 0 ] && [ ! -s err ] && cmp -s a b && [ "$(grep -c '^brim ' a)" -eq 1 ] &&
+        grep -q "^brim data $noun${verb:+ $verb} " a && grep -q '^  --' a
+    verdict "data $noun $verb --help is about that alone" $? "exit code $rc: $(head -n 3 a b) $(cat err)"
+done <<<"$("$brim" data --help | sed -nE 's/^brim data (tokenizer [a-z]+|[a-z]+) .*/\1/p')"
+"$brim" data tokenizer --help >a; [ "$(grep -c '^brim data tokenizer ' a)" -eq 4 ]
+verdict "data tokenizer --help has all of its parts" $? "$(cat a)"
+for c in "data shwo --help" "help data shwo"; do
+    "$brim" $c >a 2>err; rc=$?
+    [ $rc -eq 2 ] && [ ! -s a ] && grep -q "^command line: data: there is no 'shwo' (did you mean show?)$" err
+    verdict "$c" $? "exit code $rc: $(cat a err)"
+done
 "$brim" sample --help | grep -q '^  --temperature  *0: '
 verdict "--help lists options" $? "$("$brim" sample --help)"
 "$brim" help eval | grep '^eval.every$' >/dev/null
@@ -32,6 +45,10 @@ steps: 100000
 model: {layers: 1, width: 32, heads: 2, vocab: 256, context: 32}
 data: {kind: random}
 END
+mkdir -p tree/build tree/recipes && cp "$brim" tree/build/ && echo 'seeed: 1' >tree/recipes/wrong.yaml
+tree/build/brim plan wrong >out 2>err; rc=$?
+[ $rc -eq 2 ] && grep -q "^$dir/tree/recipes/wrong.yaml:1: seeed: " err
+verdict "messages show the plain path of a shipped recipe" $? "exit code $rc: $(cat err)"
 for n in 1 2048; do
     "$brim" plan tiny.yaml device=cpu threads=$n >out 2>err; rc=$?
     [ $rc -eq 0 ] && [ "$(grep -c 'warning: threads: 2048, but there are [0-9]* CPUs' err)" -eq $((n > 1)) ]
@@ -187,6 +204,20 @@ says "help of a mistyped command" "command line: traim: neither a command nor a 
     help traim
 says "help of a mistyped key" "command line: stepz: unknown key (did you mean steps?)" help stepz
 says "help of two words" "command line: plan: help takes one key or command" help train plan
+says "a slip in the verb of trace" "command line: trace sumarize: no such thing (did you mean summarize?)" \
+    trace sumarize tiny
+says "an unknown pattern of words" \
+    "command line: --pattern: 'gpt3' is none of gpt2, cl100k, llama3, qwen2, o200k" \
+    data tokenizer train tiny.yaml --vocab 300 --out tok --pattern gpt3
+says "a run without episodes" "command line: tiny: a run of task lm has no episodes to play" play tiny
+for c in "report tiny --out" "compare tiny --picture" "doctor tiny --apply --out" "play tiny --out" \
+    "env show cartpole --out" "predict tiny tiny.yaml --picture"; do
+    case $c in compare*) end=svg ;; *) end=gif ;; esac
+    says "${c%% *}: a file in no folder" "command line: ${c##* }: $dir/nix: no such folder" \
+        $c "$dir/nix/x.$end"
+done
+says "report: a folder as a file" "command line: --out: $dir: is a folder: name a file" \
+    report tiny --out "$dir"
 says "an option cut short" "command line: --temp: no such option (did you mean --temperature?)" sample tiny \
     --temp 0.5
 says "and with its value" "command line: --temp: no such option (did you mean --temperature?)" sample tiny \

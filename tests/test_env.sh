@@ -27,11 +27,17 @@ run list extra; [ $rc -eq 2 ] && grep -q 'env list takes no name' err
 verdict "env list takes no name" $? "$(fail)"
 run chekc cartpole; [ $rc -eq 2 ] && grep -q 'did you mean check' err
 verdict "a slip in the verb" $? "$(fail)"
+run check tmaze lenght=40; [ $rc -eq 2 ] && grep -q 'tmaze: lenght: no such option (did you mean length?)' err
+verdict "a slip in an option" $? "$(fail)"
+run check cartpole lenght=40; [ $rc -eq 2 ] && grep -q 'cartpole: lenght: no such option (it has none)' err
+verdict "an option of an environment without options" $? "$(fail)"
 run check cartpol; [ $rc -eq 2 ] && grep -q 'did you mean cartpole' err
 verdict "a slip in the name" $? "$(fail)"
 
 # The template compiles with warnings as errors, passes, and has a picture.
-run new mine &&
+run new mine && grep -q '^    brim train cartpole run=mine-env env=./mine.so ' out
+verdict "env new names a run that no other task has by chance" $? "$(fail)"
+[ $rc -eq 0 ] &&
     ${CC:-gcc} -Wall -Wextra -Wno-unused-parameter -Werror -O2 -shared -fPIC -o mine.so mine.c 2>err &&
     run check ./mine.so --seconds 0.1
 [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q '^ok save and load' out && grep -q '^ok picture' out

@@ -67,6 +67,13 @@ for other in data.train=text.txt data.train=short.txt data.val_fraction=0.2 data
     verdict "$other instead is refused, and nothing changes" $? "$(seen)"
     rm -r kept
 done
+cp -r runs/mine kept; brim train "$here/recipes/cartpole.yaml" run=mine steps=1
+[ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && diff -r kept runs/mine >/dev/null && says \
+    '^command line: run: .*runs/mine is a run of task lm, this recipe is of task ppo .run=NAME makes another'
+verdict "a recipe of another task is refused, and nothing changes" $? "$(seen)"; rm -r kept
+mv other.txt gone; brim train tiny.yaml run=mine steps=5; mv gone other.txt
+[ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && says '^command line: data.train: no such file: .*/other.txt'
+verdict "what is inherited is not said of a start that is refused" $? "$(seen)"
 brim train tiny.yaml run=mine steps=5 data.train=text.txt --change-data
 changed='as many tokens, but another content'
 [ $rc -eq 0 ] && says "warning: data.train: .*text.txt: the data changed since step 4 was saved: $changed"
@@ -112,6 +119,17 @@ for target in named runs/named "$dir/runs/named"; do
         grep -q "^# from the command line: .*data.train" runs/named/recipe.yaml
     verdict "brim train ${target#"$dir"} goes on with that run" $? "$(seen)"
 done
+for target in "$dir/runs/named" ../runs/named named; do
+    cp -r runs/named kept; mkdir away; where=away; [ "$target" = named ] && where=runs
+    (cd $where && BRIM_RUNS=none brim train "$target" steps=6 && echo $rc >"$dir/rc" && mv said "$dir/said")
+    [ "$(cat rc)" -eq 0 ] && says 'resuming after step 5' && [ -e runs/named/checkpoints/step-00000006 ] &&
+        [ -z "$(ls away)" ] && [ ! -e runs/none ]
+    verdict "train ${target#"$dir"} from another folder goes on there" $? "$(seen) $(ls away)"
+    rm -rf runs/named away; mv kept runs/named
+done
+mkdir -p own; cp tiny.yaml own/recipe.yaml; brim train own
+[ $rc -eq 2 ] && says '^own: is a directory, not a recipe$'
+verdict "a folder with a recipe.yaml is no run yet" $? "$(seen)"
 brim train named; [ $rc -eq 0 ] && says 'runs/named has its 5 steps: nothing to do'
 verdict "which knows its steps" $? "$(seen)"
 cp tiny.yaml named; brim train named run=first steps=1
@@ -266,6 +284,10 @@ line=$(grep '"step": 13, "val_loss"' runs/roomy/metrics.jsonl)
 verdict "an evaluation says perplexity and bits per byte" $? "$(seen) $line"
 brim train tiny.yaml run=noise data.kind=random steps=1; ! says 'bits per'
 verdict "bits per byte are for text alone" $? "$(seen)"
+
+printf 'The\n\nWhat\n' >prompts.txt; brim sample roomy --prompt-file prompts.txt --tokens 2
+[ $rc -eq 0 ] && [ "$(grep -c 'prompts.txt: 1 empty line is left out' said)" -eq 1 ]
+verdict "an empty line of a prompt file is said once" $? "$(seen)"
 
 brim plan tiny.yaml steps=3000000
 [ $rc -eq 0 ] &&

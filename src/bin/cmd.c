@@ -1,8 +1,10 @@
 #include "bin/cmd.h"
 
 #include "base/err.h"
+#include "base/file.h"
 #include "base/str.h"
 
+#include <limits.h>
 #include <string.h>
 
 static const CmdFlag *find_flag(const CmdFlag *flag, int n, const char *name, size_t len)
@@ -123,9 +125,21 @@ int cmd_int(const char *flag, const char *text, int64_t lo, int64_t hi, int64_t 
     return 0;
 }
 
+int cmd_out_file(const char *flag, const char *path)
+{
+    char folder[PATH_MAX];
+    if (!path) return 0;
+    if (file_kind(path) == FILE_FOLDER)
+        return err_user("command line: %s: %s: is a folder: name a file", flag, path);
+    if (file_folder_of(path, folder, sizeof folder) < 0)
+        return err_user("command line: %s: the path is too long", flag);
+    if (file_kind(folder) == FILE_FOLDER) return 0;
+    return err_user("command line: %s: %s: no such folder", flag, folder);
+}
+
 int cmd_gif(const char *out)
 {
-    if (!out || str_ends_with(out, ".gif")) return 0;
+    if (!out || str_ends_with(out, ".gif")) return cmd_out_file("--out", out);
     return err_user("command line: --out: %s: a picture that moves is a FILE.gif", out);
 }
 

@@ -23,6 +23,8 @@ int cmd_import(const CmdArgs *a);
 int cmd_export(const CmdArgs *a);
 int cmd_play(const CmdArgs *a);
 int cmd_data(const CmdArgs *a);
+/* What `brim data` takes; with words ("tokenizer", "train") only that part. Negative after err_user(). */
+int cmd_data_help(int n_word, char *const *word);
 int cmd_env(const CmdArgs *a);
 int cmd_top(const CmdArgs *a);
 int cmd_compare(const CmdArgs *a);
@@ -59,7 +61,10 @@ int cmd_parse_words(const CmdArgs *a, const CmdFlag *flag, int n_flag);
 int cmd_need_recipe(const CmdTarget *t);            /* negative after err_user() when there is no target */
 int cmd_load_target(const CmdTarget *t, Recipe *r); /* recipe_load; a missing target is the user's error */
 int cmd_int(const char *flag, const char *text, int64_t lo, int64_t hi, int64_t *out);
-int cmd_gif(const char *out); /* refuses a name that does not end in .gif; NULL is none */
+/* Refuses a file to write whose folder is not there, and a folder; NULL is none. */
+int cmd_out_file(const char *flag, const char *path);
+/* The same for --out, whose name must end in .gif. */
+int cmd_gif(const char *out);
 int cmd_double(const char *flag, const char *text, double lo, double hi, double *out);
 
 #endif

@@ -21,6 +21,7 @@ int cmd_compare(const CmdArgs *a)
     if (n == 0) return err_user("command line: a run is missing (for example runs/quickstart)");
     if (picture && !str_ends_with(picture, ".svg"))
         return err_user("command line: --picture: %s does not end in .svg", picture);
+    TRY(cmd_out_file("--picture", picture));
     if (n > COMPARE_RUNS)
         return err_user("command line: %s: compare takes at most %d runs", a->argv[COMPARE_RUNS],
                         COMPARE_RUNS);
@@ -44,6 +45,7 @@ int cmd_report(const CmdArgs *a)
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     if (!t.target) return err_user("command line: a run is missing (for example runs/quickstart)");
     if (t.n_override > 0) return err_user("command line: %s: report takes no keys", t.override[0]);
+    TRY(cmd_out_file("--out", out));
     TRY(run_target_split(t.target, base, name));
     snprintf(path, sizeof path, "%s/%s/recipe.yaml", base, name);
     TRY(recipe_load_without_data(&r, path, 0, NULL));

@@ -31,16 +31,13 @@ static const DataVerb verbs[] = {
       "a contact sheet of what a net sees; with --measure also how fast" },
 };
 
-static void list_verbs(void)
+static void print_verb(const DataVerb *v)
 {
-    for (int i = 0; i < ARRAY_LEN(verbs); i++) {
-        const DataVerb *v = &verbs[i];
-        str_print_wrapped(stdout, v->usage,
-                          printf("brim data %s%s%s ", v->noun, v->verb[0] ? " " : "", v->verb), 8);
-        str_print_wrapped(stdout, v->help, printf("    "), 4);
-        v->run(&(CmdArgs){ .argc = 1, .argv = (char *[]){ "--help" } }); /* lists its options */
-        err_clear();
-    }
+    str_print_wrapped(stdout, v->usage, printf("brim data %s%s%s ", v->noun, v->verb[0] ? " " : "", v->verb),
+                      8);
+    str_print_wrapped(stdout, v->help, printf("    "), 4);
+    v->run(&(CmdArgs){ .argc = 1, .argv = (char *[]){ "--help" } }); /* lists its options */
+    err_clear();
 }
 
 static int unknown(const char *word, const char *noun)
@@ -59,13 +56,28 @@ static int unknown(const char *word, const char *noun)
                     noun ? noun : "", word);
 }
 
+int cmd_data_help(int n_word, char *const *word)
+{
+    int n_noun = 0, n_verb = 0;
+    for (int i = 0; i < ARRAY_LEN(verbs); i++) {
+        const DataVerb *v = &verbs[i];
+        if (n_word > 0 && strcmp(word[0], v->noun) != 0) continue;
+        n_noun++;
+        if (n_word > 1 && v->verb[0] && strcmp(word[1], v->verb) != 0) continue;
+        n_verb++;
+        print_verb(v);
+    }
+    if (n_verb > 0) return 0;
+    return n_noun > 0 ? unknown(word[1], word[0]) : unknown(word[0], NULL);
+}
+
 int cmd_data(const CmdArgs *a)
 {
     const char *noun = a->argc > 0 ? a->argv[0] : NULL, *verb = a->argc > 1 ? a->argv[1] : "";
     int         is_noun = 0;
     if (!noun) return err_user("command line: data: what about it? (brim data --help lists what there is)");
     if (strcmp(noun, "--help") == 0) {
-        list_verbs();
+        cmd_data_help(0, NULL);
         return err_user("command line: --help: not together with anything else");
     }
     for (int i = 0; i < ARRAY_LEN(verbs); i++) {

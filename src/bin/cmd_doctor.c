@@ -157,6 +157,7 @@ int cmd_doctor(const CmdArgs *a)
     CmdTarget t;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     if (f.out && !f.apply) return err_user("command line: --out: only together with --apply");
+    TRY(cmd_out_file("--out", f.out));
     if (f.pid) return judge_pid(&t, &f);
     if (!t.target) return err_user("command line: a run or a recipe is missing (brim doctor runs/mine)");
     /* A bare name means the run, if there is one. "NAME.yaml", or keys beside the name, mean the recipe. */

@@ -24,7 +24,8 @@ int cmd_export(const CmdArgs *a)
     t.target = a->argv[0];
     TRY(run_target_find(&t, which, &r, run, checkpoint));
     const Task *task = task_of(&r);
-    if (!task->export_to) return err_user("command line: a run of task %s has no export", task->name);
+    if (!task->export_to)
+        return err_user("command line: %s: a run of task %s has no export", t.target, task->name);
     TRY(ckpt_verify(checkpoint));
     return task->export_to(&r, &(TaskExport){ run, checkpoint, a->argv[1], dtype, (int64_t)part_bytes });
 }

@@ -15,6 +15,7 @@ int cmd_data_factbook(const CmdArgs *a)
     if (n < 0) return -1;
     if (n != 1) return err_user("command line: data factbook: one folder is needed, %d are given", n);
     if (!out) return err_user("command line: --out: the file to write is missing");
+    TRY(cmd_out_file("--out", out));
     TRY(cmd_int("--bytes", bytes, 64, 65536, &n_byte));
     TRY(factbook_convert(a->argv[0], out, n_byte, &r));
     printf("%s: %lld pairs of %lld profiles; %lld answers longer than %d bytes left out", out,

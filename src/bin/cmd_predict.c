@@ -33,6 +33,8 @@ int cmd_predict(const CmdArgs *a)
     opt.path     = word + n_key;
     opt.n_path   = n - 1 - n_key;
     if (opt.n_path == 0) return err_user("command line: predict: an image or a folder of images is missing");
+    TRY(cmd_out_file("--picture", opt.picture));
+    TRY(cmd_out_file("--logits", opt.logits));
     TRY(cmd_int("--top", top, 1, 1000, &opt.top));
     TRY(cmd_int("--show", shown, 0, 1000, &opt.n_shown));
     log_open(NULL);

@@ -29,7 +29,8 @@ static int open_untrained(const CmdTarget *t, const TaskSample *opt, Recipe *r, 
     TRY(recipe_load_without_data(r, t->target, t->n_override, t->override));
     TRY(task_complete(r, 0));
     const Task *task = task_of(r);
-    if (!task->sample) return err_user("command line: task %s has nothing to sample", task->name);
+    if (!task->sample)
+        return err_user("command line: %s: task %s has nothing to sample", t->target, task->name);
     if (task->ask) TRY(task->ask(r, opt));
     return setup_open(s, task, r, JOB_SAMPLE | JOB_LOADED); /* no time goes into initial values */
 }

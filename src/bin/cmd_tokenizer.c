@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "bin/cmd_data.h"
 #include "data/documents.h"
+#include "text/known.h"
 #include "text/tokenizer.h"
 #include "text/train.h"
 
@@ -313,6 +314,9 @@ int cmd_tokenizer_train(const CmdArgs *a)
     if (c.n_path == 0) return err_user("command line: text files are missing");
     if (!vocab) return err_user("command line: --vocab is missing (for example --vocab 32768)");
     if (!out) return err_user("command line: --out is missing (a folder)");
+    if (!known_pre_tokenizer(c.pattern))
+        return err_user("command line: --pattern: '%.64s' is none of %s", c.pattern,
+                        known_pre_tokenizer_list());
     TRY(cmd_int("--vocab", vocab, 256, 1 << 22, &c.vocab));
     TRY(cmd_int("--min-count", min_count, 0, INT64_MAX, &c.min_count));
     if (threads) TRY(cmd_int("--threads", threads, 1, 256, &n_thread));

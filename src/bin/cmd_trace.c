@@ -36,6 +36,14 @@ static int read_all(const char *path, char **text, size_t *size)
     return rc;
 }
 
+static int no_verb(const char *verb)
+{
+    StrNearest near = str_nearest_begin(verb);
+    str_nearest_offer(&near, "summarize");
+    return err_user("command line: trace %s: no such thing (%s)", verb,
+                    near.best ? "did you mean summarize?" : "brim trace summarize RUN, or a trace.json");
+}
+
 int cmd_trace(const CmdArgs *a)
 {
     int       json   = 0;
@@ -45,8 +53,8 @@ int cmd_trace(const CmdArgs *a)
     int       words = cmd_parse_words(a, flag, ARRAY_LEN(flag));
     TraceSum *t;
     if (words < 0) return -1;
-    if (words != 2 || strcmp(a->argv[0], "summarize") != 0)
-        return err_user("command line: brim trace summarize RUN, or a trace.json");
+    if (words > 0 && strcmp(a->argv[0], "summarize") != 0) return no_verb(a->argv[0]);
+    if (words != 2) return err_user("command line: brim trace summarize RUN, or a trace.json");
     TRY(find_file(a->argv[1], path, sizeof path));
     TRY(read_all(path, &text, &n));
     t      = calloc(1, sizeof *t);

@@ -6,7 +6,8 @@
 #include "bin/cmd.h"
 
 /* Loads the recipe for training: the target is a recipe or, where there is none of that name, a run, whose
- * recipe it is then. fresh: nothing is inherited. Negative after err_user()/err_set(). */
+ * recipe it is then. BRIM_RUNS is set to that run's folder if the run lies elsewhere. fresh: nothing is
+ * inherited. Negative after err_user()/err_set(). */
 int inherit_load(const CmdTarget *t, int fresh, Recipe *r);
 
 #endif

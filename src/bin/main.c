@@ -95,6 +95,22 @@ static void help_command(const Command *c)
     err_clear();
 }
 
+/* 1: words behind the command's name may name a part of the command. */
+static int has_parts(const Command *c)
+{
+    return c->run == cmd_data || c->run == cmd_env || c->run == cmd_trace;
+}
+
+/* Help of a command, or only of the part that the words up to the first option name. */
+static int help_part(const Command *c, int n, char *const *word)
+{
+    int n_word = 0;
+    while (n_word < n && word[n_word][0] != '-') n_word++;
+    if (c->run == cmd_data && n_word > 0) return cmd_data_help(n_word, word);
+    help_command(c);
+    return 0;
+}
+
 static int asks_help(int argc, char **argv)
 {
     for (int i = 2; i < argc; i++) {
@@ -135,12 +151,13 @@ static int run_command(int argc, char **argv, double begin_s)
         return err_user("command line: there is no command '%s' (brim help lists them)", argv[1]);
     }
     CmdArgs        a     = { begin_s, argc - 2, argv + 2, BRIM_VERSION, BRIM_COMMIT };
-    const Command *about = c->run == cmd_help && argc == 3 ? find_command(argv[2]) : NULL;
-    if (asks_help(argc, argv)) about = c;
-    if (!about) return c->run == cmd_help ? help_key(&a) : c->run(&a);
+    const Command *about = c->run == cmd_help && argc >= 3 ? find_command(argv[2]) : NULL;
+    if (asks_help(argc, argv)) return help_part(c, argc - 2, argv + 2);
+    if (about && argc > 3 && has_parts(about)) return help_part(about, argc - 3, argv + 3);
+    if (!about || argc > 3) return c->run == cmd_help ? help_key(&a) : c->run(&a);
     help_command(about);
     /* "eval" is a section of the recipe as well. */
-    if (about != c && recipe_help(about->name, stdout) < 0) err_clear();
+    if (recipe_help(about->name, stdout) < 0) err_clear();
     return 0;
 }
 

@@ -102,15 +102,14 @@ int run_target_split(const char *target, char *base, char *name)
     return rc == 0 ? 0 : err_user("command line: %s: the path is too long", target);
 }
 
-/* Negative after err_user() if the task has nothing of what is asked for. */
-static int check_parts(const Task *task, const Recipe *r, unsigned parts)
+/* Negative after err_user() if the target's task has nothing of what is asked for. */
+static int check_parts(const char *target, const Task *task, const Recipe *r, unsigned parts)
 {
-    if ((parts & JOB_SAMPLE) && !task->sample)
-        return err_user("command line: a run of task %s has nothing to sample", task->name);
-    if ((parts & JOB_PREDICT) && !task->predict)
-        return err_user("command line: a run of task %s has nothing to predict", task->name);
-    if ((parts & JOB_PLAY) && !task->play)
-        return err_user("command line: a run of task %s has no episodes to play", task->name);
+    const char *lack = NULL;
+    if ((parts & JOB_SAMPLE) && !task->sample) lack = "nothing to sample";
+    if ((parts & JOB_PREDICT) && !task->predict) lack = "nothing to predict";
+    if ((parts & JOB_PLAY) && !task->play) lack = "no episodes to play";
+    if (lack) return err_user("command line: %s: a run of task %s has %s", target, task->name, lack);
     if (!(parts & JOB_EVAL)) return 0;
     /* Noise has no end, and nothing worth knowing. */
     if (task->is_noise && task->is_noise(r))
@@ -187,7 +186,7 @@ static int open_run(const CmdTarget *t, const Wanted *want, Recipe *r, Setup *s)
     TRY(recipe_load_without_data(r, recipe, t->n_override, t->override));
     TRY(task_complete(r, 0));
     const Task *task = task_of(r);
-    TRY(check_parts(task, r, want->parts));
+    TRY(check_parts(t->target, task, r, want->parts));
     TRY(find_step(dir, want->which, &step));
     if (want->sample && task->ask) TRY(task->ask(r, want->sample));
     if (want->score && !task->score)

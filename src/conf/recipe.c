@@ -30,7 +30,7 @@ typedef struct {
 typedef struct {
     int               n;
     char *const      *text; /* "key=value" */
-    int               without_data;
+    int               without_data, is_quiet;
     const RecipeTask *task; /* of a task that is not shipped, or NULL */
 } Overrides;
 
@@ -240,13 +240,16 @@ static int parse(Recipe *r, const char *name, const char *text, size_t n, const 
         size_t len = strlen(base) - (str_ends_with(base, ".yaml") ? strlen(".yaml") : 0);
         memcpy(r->run, len > 0 ? base : "run", len > 0 ? len : 3);
     }
-    return relate_resolve(r, folder, !more->without_data);
+    Recipe given = *r;
+    TRY(relate_resolve(r, folder, !more->without_data));
+    if (!more->is_quiet) relate_notes(&given, r);
+    return 0;
 }
 
 int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override,
                  char *const *override)
 {
-    return parse(r, name, text, n, &(Overrides){ n_override, override, 0, NULL });
+    return parse(r, name, text, n, &(Overrides){ .n = n_override, .text = override });
 }
 
 /* ---- Finding it ---------------------------------------------------------------------------------------- */
@@ -259,10 +262,12 @@ static int shipped_folders(char folder[3][PATH_MAX])
     ssize_t len = readlink("/proc/self/exe", program, sizeof program - 1);
     str_copy(folder[0], PATH_MAX, "recipes");
     if (len <= 0) return 1;
-    program[len]                             = '\0';
-    program[file_name_of(program) - program] = '\0';
-    snprintf(folder[1], PATH_MAX, "%s../recipes", program);
-    snprintf(folder[2], PATH_MAX, "%srecipes", program);
+    program[len] = '\0';
+    for (int i = 2; i >= 1; i--) { /* the program's own folder, then the one above, as messages show them */
+        char *slash = strrchr(program, '/');
+        if (slash) *slash = '\0';
+        snprintf(folder[i], PATH_MAX, "%s/recipes", program);
+    }
     return 3;
 }
 
@@ -351,18 +356,23 @@ static int load(Recipe *r, const char *path, const Overrides *more)
 
 int recipe_load(Recipe *r, const char *path, int n_override, char *const *override)
 {
-    return load(r, path, &(Overrides){ n_override, override, 0, NULL });
+    return load(r, path, &(Overrides){ .n = n_override, .text = override });
 }
 
 int recipe_load_without_data(Recipe *r, const char *path, int n_override, char *const *override)
 {
-    return load(r, path, &(Overrides){ n_override, override, 1, NULL });
+    return load(r, path, &(Overrides){ .n = n_override, .text = override, .without_data = 1 });
+}
+
+int recipe_glance(Recipe *r, const char *path, int n_override, char *const *override)
+{
+    return load(r, path, &(Overrides){ .n = n_override, .text = override, .without_data = 1, .is_quiet = 1 });
 }
 
 int recipe_load_task(Recipe *r, const RecipeTask *task, const char *path, int n_override,
                      char *const *override)
 {
-    return load(r, path, &(Overrides){ n_override, override, 0, task });
+    return load(r, path, &(Overrides){ .n = n_override, .text = override, .task = task });
 }
 
 /* ---- Writing ------------------------------------------------------------------------------------------- */

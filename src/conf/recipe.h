@@ -383,7 +383,9 @@ int recipe_exists(const char *path);
 void recipe_offer_names(StrNearest *near, Arena *a, const char *path);
 /* The same where the data may be elsewhere: planning for another machine. */
 int recipe_load_without_data(Recipe *r, const char *path, int n_override, char *const *override);
-/* The same for a task that is not shipped. task must outlive the recipe; NULL: recipe_load(). */
+/* The same for a first look, before the recipe is loaded: logs nothing. */
+int recipe_glance(Recipe *r, const char *path, int n_override, char *const *override);
+/* recipe_load() for a task that is not shipped. task must outlive the recipe; NULL: recipe_load(). */
 int recipe_load_task(Recipe *r, const RecipeTask *task, const char *path, int n_override,
                      char *const *override);
 

@@ -139,8 +139,6 @@ static void cut_warmup(Recipe *r)
         r->origin[row_of(r, "optim.warmup")] == ORIGIN_COMMAND_LINE)
         return;
     r->optim.warmup = r->steps / 10;
-    log_info("optim.warmup: cut from %lld to %lld, a tenth of the %lld step%s", LL(was), LL(r->optim.warmup),
-             LL(r->steps), str_plural(r->steps));
 }
 
 static int check_optim(const Recipe *r)
@@ -719,8 +717,6 @@ static int resolve_task(Recipe *r, const char *folder, int need_data)
 static void drop_val(Recipe *r)
 {
     if (!r->data.val[0] || !recipe_is_typed(r, "data.train") || recipe_is_typed(r, "data.val")) return;
-    log_info("data.val: %s belongs to the data of %s, not to %s: left out (data.val=FILE names other data)",
-             r->data.val, r->file, r->data.train);
     memset(r->data.val, 0, sizeof r->data.val);
 }
 
@@ -747,6 +743,20 @@ static void name_unused(const Recipe *r)
     }
 }
 
+void relate_notes(const Recipe *given, const Recipe *r)
+{
+    const RecipeData *d = &given->data;
+    if (d->val[0] && !r->data.val[0])
+        log_info(
+            "data.val: %s belongs to the data of %s, not to %s: left out (data.val=FILE names other data)",
+            d->val, r->file, d->train);
+    relate_note_stages(r);
+    if (r->optim.warmup != given->optim.warmup)
+        log_info("optim.warmup: cut from %lld to %lld, a tenth of the %lld step%s", LL(given->optim.warmup),
+                 LL(r->optim.warmup), LL(r->steps), str_plural(r->steps));
+    name_unused(r);
+}
+
 int relate_resolve(Recipe *r, const char *folder, int need_data)
 {
     r->step_key = "step_samples";
@@ -754,7 +764,6 @@ int relate_resolve(Recipe *r, const char *folder, int need_data)
     TRY(resolve_task(r, folder, need_data));
     TRY(check_micro_batch(r));
     cut_warmup(r);
-    name_unused(r);
     TRY(check_optim(r));
     TRY(check_eval(r));
     TRY(check_names(r));

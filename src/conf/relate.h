@@ -9,4 +9,8 @@
  * recipe's; need_data 0: the data may be elsewhere. Negative after err_user(). */
 int relate_resolve(Recipe *r, const char *folder, int need_data);
 
+/* Logs what relate_resolve() changed, and which keys have no effect. given: the recipe before
+ * relate_resolve(). A recipe that is refused has no notes, so this is a call of its own. */
+void relate_notes(const Recipe *given, const Recipe *r);
+
 #endif

@@ -92,11 +92,18 @@ static int check_stages(const Recipe *r)
         if ((s.frames == 0) != (r->image.frames == 0) || s.frames < 0 || s.frames > 4096)
             return recipe_blame(r, "stages", "%lld frames: images stay images, clips stay clips",
                                 LL(s.frames));
+    }
+    return 0;
+}
+
+void relate_note_stages(const Recipe *r)
+{
+    RecipeStage s;
+    for (int i = 0; relate_stage(r, i, &s) > 0; i++) {
         if (s.step >= r->steps)
             log_info("stages: the run has %lld step%s, so the stage of step %lld is never reached",
                      LL(r->steps), str_plural(r->steps), LL(s.step));
     }
-    return 0;
 }
 
 static int check_colours(const Recipe *r)

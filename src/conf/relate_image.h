@@ -26,6 +26,9 @@ typedef struct {
 /* Stage i of the key stages: 1, 0 when there is none, negative after recipe_blame(). */
 int relate_stage(const Recipe *r, int i, RecipeStage *out);
 
+/* Logs the stages that the run is too short for. */
+void relate_note_stages(const Recipe *r);
+
 /* n numbers from a comma list; negative when there are more, fewer or others. */
 int relate_floats(const char *list, int n, float *out);
 

@@ -19,6 +19,8 @@ typedef struct {
     char   list[1024];
     int    documents;
     int    done;
+    size_t first_column;          /* of the first key, from 0 */
+    int    quote_line, quote_end; /* of the last text in quotation marks that has several lines */
 } Walk;
 
 static int line_of(yaml_mark_t mark) { return (int)mark.line + 1; }
@@ -96,10 +98,15 @@ static int read_key(Walk *w, const char *text, int line)
 
 static int read_scalar(Walk *w, const yaml_event_t *e)
 {
-    const char *text    = (const char *)e->data.scalar.value;
-    int         line    = line_of(e->start_mark);
-    int         quoted  = e->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
-    int         is_null = !quoted && (!*text || strcmp(text, "~") == 0 || strcmp(text, "null") == 0);
+    const char *text     = (const char *)e->data.scalar.value;
+    int         line     = line_of(e->start_mark);
+    int         quoted   = e->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
+    int         is_block = e->data.scalar.style >= YAML_LITERAL_SCALAR_STYLE;
+    if (quoted && !is_block && e->end_mark.line > e->start_mark.line) {
+        w->quote_line = line;
+        w->quote_end  = line_of(e->end_mark);
+    }
+    int is_null = !quoted && (!*text || strcmp(text, "~") == 0 || strcmp(text, "null") == 0);
     if (strlen(text) != e->data.scalar.length) return refuse_at(w, line, "contains a zero byte");
     if (w->depth == 0)
         return refuse_at(w, line, "a recipe is a mapping of keys to values, like \"steps: 1000\"");
@@ -139,6 +146,7 @@ static int refuse_decoration(const Walk *w, const yaml_event_t *e)
 static int handle(Walk *w, const yaml_event_t *e)
 {
     int line = line_of(e->start_mark);
+    if (w->depth == 0 && e->type == YAML_MAPPING_START_EVENT) w->first_column = e->start_mark.column;
     TRY(refuse_decoration(w, e));
     switch (e->type) {
     case YAML_DOCUMENT_START_EVENT:
@@ -163,6 +171,66 @@ static int line_at(const char *text, size_t n, size_t offset)
     return line;
 }
 
+/* The bytes of a line, without its end; empty where the text has no such line. */
+static const char *find_line(const char *text, size_t n, int line, size_t *len)
+{
+    const char *end = text + n, *at = text;
+    while (line > 1 && at < end) line -= *at++ == '\n';
+    const char *stop = at < end ? memchr(at, '\n', (size_t)(end - at)) : NULL;
+    *len             = (size_t)((stop ? stop : end) - at);
+    return at;
+}
+
+/* Why a key or a colon is out of place; NULL: not known. */
+static const char *explain_place(const Walk *w, const yaml_parser_t *p, const char *text, size_t n)
+{
+    size_t      len, column = p->problem_mark.column, indent = 0, colon = 0;
+    const char *line = find_line(text, n, line_of(p->problem_mark), &len);
+    while (indent < len && line[indent] == ' ') indent++;
+    while (colon + 1 < len && (line[colon] != ':' || line[colon + 1] != ' ')) colon++;
+    if (strcmp(p->problem, "mapping values are not allowed in this context") == 0)
+        return colon < column ? "a second \": \" in this line: put the value in quotation marks"
+                              : "wrong indentation: the line above has a value, so no keys below it";
+    if (strcmp(p->problem, "did not find expected key") == 0)
+        return indent == column ? "wrong indentation: no key above begins in this column"
+                                : "the value ends before this: quotation marks or brackets do not match";
+    if (strcmp(p->problem, "did not find expected <document start>") == 0 && column < w->first_column)
+        return "wrong indentation: the keys above begin further right";
+    return NULL;
+}
+
+/* What libyaml says, and what is said instead. */
+static const char *explain(const Walk *w, const yaml_parser_t *p, const char *text, size_t n)
+{
+    static const char *const words[][2] = {
+        { "found character that cannot start any token", "no value begins so: put it in quotation marks" },
+        { "did not find expected node content", "no value begins so: put it in quotation marks" },
+    };
+    for (int i = 0; i < ARRAY_LEN(words); i++) {
+        if (strcmp(p->problem, words[i][0]) == 0) return words[i][1];
+    }
+    return explain_place(w, p, text, n);
+}
+
+/* Negative after err_user() if the mistake began above the line where libyaml sees it: a quotation mark or a
+ * bracket that is closed too late or never, a key without a colon. */
+static int refuse_above(const Walk *w, const yaml_parser_t *p, int line)
+{
+    int first = line_of(p->context_mark);
+    if (strcmp(p->problem, "found unexpected end of stream") == 0)
+        return err_user("%s:%d: yaml: the quotation mark that opens here is never closed", w->name, first);
+    if (strcmp(p->problem, "could not find expected ':'") == 0)
+        return err_user("%s:%d: yaml: this line has no \": \" between key and value", w->name, first);
+    if (w->quote_line > 0 && line == w->quote_end)
+        return err_user("%s:%d: yaml: the quotation mark that opens here is closed only on line %d", w->name,
+                        w->quote_line, line);
+    if (strcmp(p->problem, "did not find expected ',' or ']'") == 0)
+        return err_user("%s:%d: yaml: the list of line %d lacks a comma or its ]", w->name, line, first);
+    if (strcmp(p->problem, "did not find expected ',' or '}'") == 0)
+        return err_user("%s:%d: yaml: the section of line %d lacks a comma or its }", w->name, line, first);
+    return 0;
+}
+
 /* libyaml names bytes it cannot read by offset, everything else by line. */
 static int refuse_syntax(const Walk *w, const yaml_parser_t *p, const char *text, size_t n)
 {
@@ -173,7 +241,9 @@ static int refuse_syntax(const Walk *w, const yaml_parser_t *p, const char *text
     int line = p->error == YAML_READER_ERROR ? line_at(text, n, p->problem_offset) : line_of(p->problem_mark);
     if (p->error == YAML_READER_ERROR)
         return err_user("%s:%d: yaml: not a text file: %s", w->name, line, what);
-    return err_user("%s:%d: yaml: %s", w->name, line, what);
+    if (p->problem) TRY(refuse_above(w, p, line));
+    const char *why = p->problem ? explain(w, p, text, n) : NULL;
+    return err_user("%s:%d: yaml: %s", w->name, line, why ? why : what);
 }
 
 /* libyaml's own words for these two do not help anybody. */

@@ -98,10 +98,23 @@ static const EnvInfo meteor_info = {
 
 /* ---- options ------------------------------------------------------------------------------------------- */
 
+/* offer: the environment's only option; "": none. */
+static int refuse_option(const char *option, const char *offer, char *error, size_t n_error)
+{
+    char name[64];
+    str_copy(name, sizeof name, option); /* cut short where it is no option of ours anyway */
+    name[strcspn(name, "=")] = '\0';
+    StrNearest near          = str_nearest_begin(name);
+    if (offer[0]) str_nearest_offer(&near, offer);
+    str_append(error, n_error, "%s: no such option ", name);
+    if (near.best) str_append(error, n_error, "(did you mean %s?)", offer);
+    if (!near.best) str_append(error, n_error, "(%s)", offer[0] ? offer : "it has none");
+    return -1;
+}
+
 static int no_option(void *s, EnvInfo *info, const char *option, char *error, size_t n_error)
 {
-    str_append(error, n_error, "has no options");
-    return -1;
+    return refuse_option(option, "", error, n_error);
 }
 
 static int tmaze_option(void *s, EnvInfo *info, const char *option, char *error, size_t n_error)
@@ -109,10 +122,7 @@ static int tmaze_option(void *s, EnvInfo *info, const char *option, char *error,
     enum { LONGEST = 100000 };
     int64_t n;
     TMaze  *t = s;
-    if (!str_starts_with(option, "length=")) {
-        str_append(error, n_error, "has only the option length=N");
-        return -1;
-    }
+    if (!str_starts_with(option, "length=")) return refuse_option(option, "length", error, n_error);
     if (str_parse_int(option + strlen("length="), &n) < 0 || n < 1 || n > LONGEST) {
         str_append(error, n_error, "%s: not a whole number from 1 to %d", option, LONGEST);
         return -1;

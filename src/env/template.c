@@ -66,7 +66,7 @@ int template_write(const char *name)
     if (!has_header) TRY(publish("env.h", brim_template_h, NULL));
     printf("%s and env.h are written. Next:\n"
            "    cc -O2 -shared -fPIC -o %s.so %s\n    brim env check ./%s.so\n    brim env show ./%s.so\n"
-           "    brim train cartpole run=%s env=./%s.so total_steps=50000 eval.target=0\n",
+           "    brim train cartpole run=%s-env env=./%s.so total_steps=50000 eval.target=0\n",
            path, name, path, name, name, name, name);
     return 0;
 }

@@ -114,8 +114,9 @@ static int add_text(Prompts *p, const char *flag, const char *text, size_t len, 
     return add(p, id, n);
 }
 
-/* One prompt a line, whichever way the lines end. */
-static int add_file(Prompts *p, const char *path, int64_t vocab)
+/* One prompt a line, whichever way the lines end. A command reads the file twice. The first time, while
+ * r->ask is empty, it only learns the number of prompts. */
+static int add_file(Prompts *p, const char *path, const Recipe *r)
 {
     char    *text;
     size_t   n, at = 0;
@@ -129,13 +130,13 @@ static int add_file(Prompts *p, const char *path, int64_t vocab)
         size_t line    = end ? (size_t)(end - text) - at : n - at;
         size_t len     = line > 0 && text[at + line - 1] == '\r' ? line - 1 : line;
         text[at + len] = '\0'; /* the text ends with a zero of its own */
-        if (len > 0) rc = add_text(p, "--prompt-file", text + at, len, vocab);
+        if (len > 0) rc = add_text(p, "--prompt-file", text + at, len, r->model.vocab);
         n_empty += len == 0;
         at += line + 1;
     }
     free(text);
     if (rc == 0 && p->n_prompt == 0) rc = err_user("command line: --prompt-file: %s has no prompt", path);
-    if (rc == 0 && n_empty > 0)
+    if (rc == 0 && n_empty > 0 && r->ask.batch == 0)
         log_warn("--prompt-file: %s: %d empty line%s left out", path, n_empty,
                  n_empty == 1 ? " is" : "s are");
     return rc;
@@ -159,7 +160,7 @@ static int read_prompts(Prompts *p, const Recipe *r, const TaskSample *opt)
     p->n  = ARENA_ARRAY(&p->arena, int64_t, MOST_PROMPTS);
     p->id = ARENA_ARRAY(&p->arena, int32_t *, MOST_PROMPTS);
     if (opt->prompt_ids) return add_ids(p, "--prompt-ids", opt->prompt_ids, V);
-    if (opt->prompt_file) return add_file(p, opt->prompt_file, V);
+    if (opt->prompt_file) return add_file(p, opt->prompt_file, r);
     if (opt->prompt) return add_text(p, "--prompt", opt->prompt, strlen(opt->prompt), V);
     return add_own(p, r);
 }
