@@ -81,13 +81,13 @@ static Dev *open_auto(const DevOptions *opt, const char **why)
     if (vt) {
         Dev *dev = open_with(vt, 0, opt);
         if (dev) {
-            *why = "device auto, and a GPU answers";
+            *why = "cuda: device auto, and a GPU answers";
             return dev;
         }
         reason = say("%s", err_get());
         err_clear();
     }
-    *why = say("device auto, and %s", reason);
+    *why = say("cpu: %s", reason);
     return open_with(dev_cpu(), 0, opt);
 }
 
@@ -118,7 +118,7 @@ static Dev *open_cuda(const char *spec, const DevOptions *opt, const char **why)
     const char  *reason;
     const DevVt *vt = dev_cuda(&reason);
     if (!vt) return refuse_cuda(spec, reason);
-    *why     = "the device that was asked for";
+    *why     = "cuda: as asked";
     Dev *dev = open_with(vt, index, opt);
     if (dev || err_kind() != ERR_USER) return dev;
     reason = say("%s", err_get());
@@ -130,7 +130,7 @@ Dev *dev_open(const char *spec, const DevOptions *opt, const char **why)
 {
     const char *ignored;
     if (!why) why = &ignored;
-    *why = "the device that was asked for";
+    *why = "as asked";
     if (strcmp(spec, "auto") == 0) return open_auto(opt, why);
     if (strcmp(spec, "cpu") == 0) return open_with(dev_cpu(), 0, opt);
     if (strcmp(spec, "null") == 0) return open_with(dev_null(), 0, opt);
