@@ -23,7 +23,7 @@ verdict "the table has all rungs" $? "$(cat names)"
     grep -q '^| graphs *| refused: not on the cpu backend' out
 verdict "refused rungs say why" $? "$(grep refused out)"
 
-grep -q '^| prefetch *|  *[0-9.]*k* *|' out && grep -qx -- '- prefetch: none, the recipe as it is' out &&
+grep -q '^| prefetch *|  *[0-9.]*[kM]* *|' out && grep -qx -- '- prefetch: none, the recipe as it is' out &&
     grep '"rung": "prefetch"' out | grep -q '"keys": \[\]'
 verdict "the top has no override left" $? "$(grep '^| prefetch' out)"
 

@@ -351,21 +351,14 @@ static int is_boundary(const Run *run, int64_t done)
            run->asked.enough || train_is_trace_edge(run, done);
 }
 
-/* A device that works while the host goes on has a next step queued. Host rows, and numbers that a task reads
- * after each step, come between two steps. */
-static int has_step_ahead(const Run *run)
-{
-    const Job *j = run->setup.job;
-    return j->dev->vt->hints->is_late && !job_has_host_rows(j) && !run->task->numbers;
-}
-
-/* Queues the next step, and one more if one may be ahead; never across a boundary, where the device must come
- * to rest. 1: a signal came while there was nothing to save. One rank alone then leaves in the middle of the
- * step, which may take minutes and will be done again. */
+/* One step is always queued ahead, except across a boundary, where the device must come to rest, and where a
+ * task has host rows, or numbers that it reads from the device after each step. 1: a signal came while there
+ * was nothing to save. One rank alone then leaves in the middle of the step, which may take minutes and will
+ * be done again. */
 static int fill_queue(Run *run)
 {
     if (run->asked.signal && run->at.step == run->first_step && run->queued == run->at.step) return 1;
-    int ahead = has_step_ahead(run) ? 2 : 1;
+    int ahead = job_has_host_rows(run->setup.job) || run->task->numbers ? 1 : 2;
     while (run->queued < run->end && run->queued - run->at.step < ahead &&
            (run->queued == run->at.step || !is_boundary(run, run->queued))) {
         int is_saved = run->queued == run->at.step && run->last_saved == run->at.step && !run->save_failed;
