@@ -694,7 +694,7 @@ static void test_names(void **unused)
     refused("LunarLander-v3", NULL, "did you mean gym:LunarLander-v3?");
     refused("my/game.py", NULL, "did you mean gym:my/game.py:CLASS?");
     refused("game.py:Game", NULL, "did you mean gym:game.py:Game?");
-    refused("cartpole", "length=3", "no options");
+    refused("cartpole", "length=3", "length: no such option (it has none)");
     refused("tmaze", "length=0", "whole number");
     refused("tmaze", "width=3", "length=N");
 }

@@ -108,7 +108,8 @@ static int refuse_option(const char *option, const char *offer, char *error, siz
     if (offer[0]) str_nearest_offer(&near, offer);
     str_append(error, n_error, "%s: no such option ", name);
     if (near.best) str_append(error, n_error, "(did you mean %s?)", offer);
-    if (!near.best) str_append(error, n_error, "(%s)", offer[0] ? offer : "it has none");
+    if (!near.best && offer[0]) str_append(error, n_error, "(there is %s=N)", offer);
+    if (!near.best && !offer[0]) str_append(error, n_error, "(it has none)");
     return -1;
 }
 
