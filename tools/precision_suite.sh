@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # What fp8, fp16 and Muon are worth on this machine's GPU: the figures of docs/performance.md.
 # Usage: precision_suite.sh BUILD_FOLDER OUT_FOLDER PART ...
-#   rates    bf16 and fp8 by turns for each recipe in RECIPES (default: five; 5 min)
+#   rates    bf16 and fp8, one after the other, for each recipe in RECIPES (default: five; 5 min)
+#   limit    the share of the card's limit in fp8, op by op: qwen2.5-1.5b (0.5 min)
+#   frozen   latent-llama-8b with the frozen net in bf16 and in fp8 (1.5 min)
 #   loss     qwen2.5-0.5b, 500 steps of 65,536 tokens in fp8 and in bf16 (6 min); needs TRAIN and VAL
 #   small    bytes: bf16 against fp16 with a forced overflow, an outlier in fp8, five seeds in fp8 (2 min)
 #   muon     gpt2-124m, 65,536 tokens a step: Muon for 750 steps, AdamW at three rates for 1,000 (7 min);
 #            needs TRAIN and VAL
 # TRAIN, VAL: shards of GPT-2 tokens (brim data), some ten million and some hundred thousand. MORE: keys for
-# every training run. Curves go to OUT_FOLDER as metrics.jsonl files, as they come.
+# every training run. FORMS: keys of precision for rates. LRS: AdamW's rates for muon. Curves go to OUT_FOLDER
+# as metrics.jsonl files, as they come.
 set -uo pipefail
 TRAIN=${TRAIN:+$(realpath "$TRAIN")}; VAL=${VAL:+$(realpath "$VAL")}
 here=$(cd "$(dirname "$0")/.." && pwd); build=$(realpath "$1"); out=$(realpath -m "$2"); shift 2
@@ -15,6 +18,7 @@ mkdir -p "$out"; cd "$here" || exit 1
 brim=$build/brim; work=${TMPDIR:-/tmp}/precision_suite; mkdir -p "$work/runs"
 export BRIM_RUNS=$work/runs BRIM_TUNE_CACHE=${BRIM_TUNE_CACHE:-$work/tune.txt}
 read -ra more <<<"${MORE:-}"
+forms=(bf16 fp8 "fp8 fp8.fast=all"); [ -z "${FORMS:-}" ] || read -ra forms <<<"$FORMS"
 read -ra recipes <<<"${RECIPES:-gpt2-124m qwen2.5-0.5b qwen2.5-1.5b llama-3b llama-8b}"
 text=recipes/data/tinyshakespeare.txt
 
@@ -33,15 +37,29 @@ part_rates() {
         keys=(step_tokens=65536)
         [ "$r" != gpt2-124m ] || keys=(step_tokens=262144)
         [ "$r" != llama-8b ] || keys+=("give_way=moments,weights")
-        for p in "bf16" "fp8" "fp8 fp8.fast=all"; do
+        for p in "${forms[@]}"; do
             # shellcheck disable=SC2086 # two keys
-            "$brim" bench "recipes/$r.yaml" --no-limit --json "${keys[@]}" precision=$p 2>"$work/log" |
-                tail -n 1 | tee -a "$out/rates.jsonl" | python3 -c 'import json, sys
-b = json.load(sys.stdin)
-print("%s %s: %.0f tokens/s, MFU %.1f %%" % (b["recipe"], sys.argv[1], b["per_s"], 100 * b["mfu"]))' "$p" ||
-                tail -n 3 "$work/log"
+            rate "$r" "$p" "${keys[@]}" precision=$p
         done
     done
+}
+
+rate() { # recipe, name, keys: one line, and the whole in rates.jsonl
+    "$brim" bench "recipes/$1.yaml" --no-limit --json "${@:3}" 2>"$work/log" | tail -n 1 |
+        tee -a "$out/rates.jsonl" | python3 -c 'import json, sys
+b = json.load(sys.stdin)
+print("%s %s: %.0f %s, MFU %.1f %%" % (b["recipe"], sys.argv[1], b["per_s"], b["unit"] + "/s", 100 * b["mfu"]))
+' "$2" 2>/dev/null || tail -n 3 "$work/log"
+}
+
+part_limit() {
+    "$brim" bench recipes/qwen2.5-1.5b.yaml precision=fp8 step_tokens=65536 --ops | tee "$out/limit.txt"
+}
+
+part_frozen() {
+    local k=(latent.baselines=false memory_limit=80G)
+    rate latent-llama-8b bf16 "${k[@]}"
+    rate latent-llama-8b fp8 "${k[@]}" precision=fp8 fp8.wide=encoder
 }
 
 part_loss() {
@@ -67,14 +85,14 @@ part_muon() {
         optim.min_lr=0 eval.every=50 eval.sequences=256)
     train muon recipes/gpt2-124m.yaml "${k[@]}" steps=750 optim.warmup=75 optim.kind=muon optim.lr=1.5e-3 \
         optim.muon_lr=3e-3
-    for lr in 1.2e-3 2.4e-3 6e-4; do
+    for lr in ${LRS:-1.2e-3 2.4e-3 6e-4}; do
         train "adamw-$lr" recipes/gpt2-124m.yaml "${k[@]}" steps=1000 optim.warmup=100 "optim.lr=$lr"
     done
 }
 
 for part in "$@"; do
     case $part in
-        rates | small) ;;
+        rates | limit | frozen | small) ;;
         loss | muon) if [ -z "$TRAIN" ] || [ -z "$VAL" ]; then echo "$part: set TRAIN and VAL"; exit 2; fi ;;
         *) echo "precision_suite.sh: no part $part"; exit 2 ;;
     esac
