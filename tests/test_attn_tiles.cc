@@ -359,6 +359,7 @@ int main()
         { 2, 384, 1, 1, 64, MASK_RANGE, 2, false, 50, false, RANGE_VALID },
         { 1, 384, 2, 1, 128, MASK_RANGE, 2, false, 200, false, RANGE_VALID },
         { 1, 640, 2, 1, 64, MASK_RANGE, 3, true, 500, false, RANGE_TAIL },
+        { 1, 2112, 1, 1, 64, MASK_RANGE, 1, false, 100, false, RANGE_PACKED }, /* more tiles than a warp */
         { 1, 256, 1, 1, 64, MASK_RANGE, 2, false, 0, false, RANGE_ANY },
         { 1, 256, 2, 1, 128, MASK_RANGE, 2, false, 0, false, RANGE_ANY },
         /* keys of another sequence */

@@ -48,7 +48,7 @@ rate() { # recipe, name, keys: one line, and the whole in rates.jsonl
     "$brim" bench "recipes/$1.yaml" --no-limit --json "${@:3}" 2>"$work/log" | tail -n 1 |
         tee -a "$out/rates.jsonl" | python3 -c 'import json, sys
 b = json.load(sys.stdin)
-print("%s %s: %.0f %s, MFU %.1f %%" % (b["recipe"], sys.argv[1], b["per_s"], b["unit"] + "/s", 100 * b["mfu"]))
+print("%s %s: %.0f %s/s, MFU %.1f %%" % (b["recipe"], sys.argv[1], b["per_s"], b["unit"], 100 * b["mfu"]))
 ' "$2" 2>/dev/null || tail -n 3 "$work/log"
 }
 

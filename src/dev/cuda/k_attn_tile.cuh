@@ -637,7 +637,7 @@ static inline AttnArgs attn_args(const TileAttn *a, void *ws)
     return g;
 }
 
-enum { SPAN_THREADS = 256 };
+enum { SPAN_THREADS = 256, SPAN_WARPS = SPAN_THREADS / WARP };
 
 __device__ __forceinline__ int warp_min(int v)
 {
@@ -647,41 +647,54 @@ __device__ __forceinline__ int warp_min(int v)
 }
 __device__ __forceinline__ int warp_most(int v) { return -warp_min(-v); }
 
-/* A thread block a sequence: what the queries of each tile see, a warp a tile; then who sees each tile of
- * keys, a thread a tile. */
+/* What the queries of each tile see: a warp a tile. */
 static __global__ void __launch_bounds__(SPAN_THREADS) spans_kernel(const __grid_constant__ AttnArgs g)
 {
-    int   b = blockIdx.x, n_tile = g.q_tiles, k_tile = g.k_tiles, lane = threadIdx.x % WARP;
-    Spans s    = spans_of(g, b);
-    int4 *sees = g.tile_sees + (int64_t)b * n_tile;
-    for (int i = threadIdx.x / WARP; i < n_tile; i += SPAN_THREADS / WARP) {
-        Seen u = query_sees(s, i * TILE + lane), v = query_sees(s, i * TILE + WARP + lane);
-        int4 t = { warp_min(min(u.low, v.low)), warp_most(max(u.high, v.high)), warp_most(max(u.low, v.low)),
-                   warp_min(min(u.high, v.high)) };
-        if (lane == 0) sees[i] = t;
+    int n = blockIdx.x * SPAN_WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (n >= g.n_batch * g.q_tiles) return;
+    int   i = n % g.q_tiles * TILE + lane;
+    Spans s = spans_of(g, n / g.q_tiles);
+    Seen  u = query_sees(s, i), v = query_sees(s, i + WARP);
+    int4  t = { warp_min(min(u.low, v.low)), warp_most(max(u.high, v.high)), warp_most(max(u.low, v.low)),
+                warp_min(min(u.high, v.high)) };
+    if (lane == 0) g.tile_sees[n] = t;
+}
+
+/* Who sees each tile of keys, which the backward half asks: a warp a tile. */
+static __global__ void __launch_bounds__(SPAN_THREADS) seen_kernel(const __grid_constant__ AttnArgs g)
+{
+    int n = blockIdx.x * SPAN_WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (n >= g.n_batch * g.k_tiles) return;
+    int         low = n % g.k_tiles * TILE, first = g.q_tiles, end = 0;
+    const int4 *sees = g.tile_sees + (int64_t)(n / g.k_tiles) * g.q_tiles;
+    for (int i = lane; i < g.q_tiles; i += WARP) {
+        if (sees[i].x >= low + TILE || sees[i].y < low) continue;
+        first = min(first, i);
+        end   = i + 1;
     }
-    __syncthreads();
-    for (int k = threadIdx.x; k < k_tile; k += SPAN_THREADS) {
-        int2 seen = { n_tile, 0 };
-        for (int i = 0; i < n_tile; i++) {
-            if (sees[i].x >= (k + 1) * TILE || sees[i].y < k * TILE) continue;
-            seen = { min(seen.x, i), i + 1 };
-        }
-        g.tile_seen[(int64_t)b * k_tile + k] = seen;
-    }
+    first = warp_min(first);
+    end   = warp_most(end);
+    if (lane == 0) g.tile_seen[n] = make_int2(first, end);
+}
+
+static inline int spans_launch(void (*kernel)(const AttnArgs), const AttnArgs &g, int n_tile,
+                               cudaStream_t stream)
+{
+    cudaLaunchConfig_t cfg = {};
+    cfg.gridDim            = dim3{ (unsigned)((g.n_batch * n_tile + SPAN_WARPS - 1) / SPAN_WARPS) };
+    cfg.blockDim           = dim3{ SPAN_THREADS };
+    cfg.stream             = stream;
+    CUDA_TRY(cudaLaunchKernelEx(&cfg, kernel, g));
+    return 0;
 }
 
 /* What has to happen before a kernel of this attention runs. */
-static inline int attn_begin(const TileAttn *a, const AttnArgs &g, cudaStream_t stream)
+static inline int attn_begin(const TileAttn *a, const AttnArgs &g, bool backward, cudaStream_t stream)
 {
     CUDA_TRY(cudaMemsetAsync(g.next, 0, ATTN_COUNTER_BYTES, stream));
     if (!attn_has_spans(a)) return 0;
-    cudaLaunchConfig_t cfg = {};
-    cfg.gridDim            = dim3{ (unsigned)a->B };
-    cfg.blockDim           = dim3{ SPAN_THREADS };
-    cfg.stream             = stream;
-    CUDA_TRY(cudaLaunchKernelEx(&cfg, spans_kernel, g));
-    return 0;
+    TRY(spans_launch(spans_kernel, g, g.q_tiles, stream));
+    return backward ? spans_launch(seen_kernel, g, g.k_tiles, stream) : 0;
 }
 
 /* A thread block for each multiprocessor, or fewer for little work. */

@@ -818,7 +818,7 @@ int tile_attn_bwd(const TileAttn *a, TmaEncode encode, int n_sm, cudaStream_t st
     AttnArgs g = attn_args(a, (char *)a->ws + rows_ws(a));
     g.rows     = (float *)a->ws;
     TRY(attn_maps(encode, a, &m));
-    TRY(attn_begin(a, g, stream));
+    TRY(attn_begin(a, g, true, stream));
     int spans = attn_has_spans(a);
     return a->shape.head_dim <= 64 ? launch_masked<64>(m, g, spans, n_sm, stream)
                                    : launch_masked<128>(m, g, spans, n_sm, stream);

@@ -338,7 +338,7 @@ int tile_attn_fwd(const TileAttn *a, TmaEncode encode, int n_sm, cudaStream_t st
     AttnMaps m = {};
     AttnArgs g = attn_args(a, a->ws);
     TRY(attn_maps(encode, a, &m));
-    TRY(attn_begin(a, g, stream));
+    TRY(attn_begin(a, g, false, stream));
     int spans = attn_has_spans(a);
     return a->shape.head_dim <= 64 ? launch_fwd<64>(m, g, spans, n_sm, stream)
                                    : launch_fwd<128>(m, g, spans, n_sm, stream);
