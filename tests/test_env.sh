@@ -64,7 +64,8 @@ verdict "two agents in processes" $? "$(fail)"
 
 so faulty faulty || { echo "not ok faulty.c compiles"; exit 1; }
 for f in crash:'crashed: a memory error' recurse:'crashed: a memory error' abort:'crashed: abort' \
-    nan:'element 1 of observation block x is' inf:'the reward is inf' fail:'step failed: it said so itself' 
+    nan:'element 1 of observation block x is' inf:'the reward is inf' \
+    fail:'step 5: step failed: it said so itself'
 do
     case "$build-${f%%:*}" in *asan*-crash | *asan*-recurse) continue ;; esac
     run show ./faulty.so fault="${f%%:*}"
@@ -100,7 +101,8 @@ verdict "an object without the symbol" $? "$(fail)"
 if command -v python3 >/dev/null; then
     py=gym:$here/tests/env/line.py
     run check $py:Line --seconds 0.1
-    [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q 'place f32\[2\], kind f32\[3\]; choices 2' out
+    [ $rc -eq 0 ] && ! grep -q '^not ok' out &&
+        grep -q 'place f32\[2\], time f32\[1\], kind f32\[3\]; choices 2' out
     verdict "python: a Dict and a Discrete" $? "$(fail)"
     run show $py:Knobs --episodes 3; [ $rc -eq 0 ] && grep -q '^episode 3: return 10, 10 steps, truncated' out
     verdict "python: several heads and a mask" $? "$(fail)"

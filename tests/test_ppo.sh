@@ -6,7 +6,9 @@
 unset RANK WORLD_SIZE LOCAL_RANK BRIM_FAULT
 export BRIM_RUNS=$dir/runs
 quick=(watch.sample=false watch.report=false device=cpu threads=1)
-so() { ${CC:-gcc} -O1 -w -shared -fPIC -I"$here/src/env" -o "$1.so" "$here/tests/env/$1.c" -lm; }
+so() { # name, flags
+    ${CC:-gcc} -O1 -w "${@:2}" -shared -fPIC -I"$here/src/env" -o "$1.so" "$here/tests/env/$1.c" -lm
+}
 
 train() { # name, recipe, overrides
     local name=$1 recipe=$2
@@ -275,12 +277,25 @@ done
 again=("${short[@]}" ppo.epochs=1 optim.lr=1e-9 eval.samples=1 eval.every=0)
 train other tmaze "${again[@]}" steps=1 policy.kind=mlp policy.context=1 "env_options=[length=1]" &&
     train other tmaze "${again[@]}" steps=9 policy.kind=mlp policy.context=1 "env_options=[length=20]" &&
-    grep -q 'other options or another seed: new episodes begin' other.log &&
+    grep -q 'are not the same any more: new episodes begin' other.log &&
     is "$(last other charts/episodic_length)" '>' 21
 verdict "other options begin new episodes" $? "$(tail -n 2 other.log) $(last other charts/episodic_length)"
 train reseeded cartpole "${again[@]}" steps=1 && train reseeded cartpole "${again[@]}" steps=2 seed=9 &&
-    grep -q 'other options or another seed: new episodes begin' reseeded.log
+    grep -q 'are not the same any more: new episodes begin' reseeded.log
 verdict "another seed begins new episodes" $? "$(tail -n 2 reseeded.log)"
+# An environment that runs elsewhere now, or was built anew with another state, begins new episodes, too.
+for change in "none process" "process none"; do
+    read -r from to <<<"$change"
+    train "moved_$from" cartpole "${again[@]}" steps=1 "isolate=$from" &&
+        train "moved_$from" cartpole "${again[@]}" steps=2 "isolate=$to" &&
+        grep -q 'new episodes begin' "moved_$from.log"
+    verdict "isolate $from, then $to: new episodes begin" $? "$(tail -n 2 "moved_$from.log")"
+done
+for bytes in 4096 4; do
+    so legal "-DSTATE_BYTES=$bytes" && train grown cartpole "${again[@]}" env=./legal.so \
+        steps=$((bytes == 4 ? 3 : 2)) && { [ $bytes = 4096 ] || grep -q 'new episodes begin' grown.log; }
+    verdict "a state of $bytes bytes after another one" $? "$(tail -n 2 grown.log)"
+done
 # Files are found beside the recipe, and the run goes on from any folder, also when its folder has moved.
 mkdir -p proj elsewhere && cp legal.so proj/mine.so &&
     printf 'task: ppo\nenv: ./mine.so\ndevice: cpu\nthreads: 1\nsteps: 1\neval: {samples: 1}\n' >proj/r.yaml

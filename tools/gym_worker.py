@@ -97,6 +97,12 @@ def box_type(space):
     return "i32" if "int" in name else "f32"
 
 
+def shape_in(space, otherwise):
+    """The shape that a space names, which may be () for a single number, or another one."""
+    shape = getattr(space, "shape", None)
+    return list(otherwise() if shape is None else shape)
+
+
 def finite(x):
     """JSON has no infinity; null means unbounded."""
     return x if math.isfinite(x) else None
@@ -108,12 +114,12 @@ class Block:
     def __init__(self, name, space):
         self.name, self.space, self.one_hot = name, space, None
         if is_box(space):
-            self.space_shape = list(getattr(space, "shape", None) or shape_of(space.low))
+            self.space_shape = shape_in(space, lambda: shape_of(space.low))
             self.shape = self.space_shape or [1]
             self.type = box_type(space)
             self.low, self.high = finite(min(flat(space.low))), finite(max(flat(space.high)))
         elif hasattr(space, "nvec") or type(space).__name__ == "MultiBinary":
-            self.space_shape = list(getattr(space, "shape", None) or [len(flat(getattr(space, "nvec", [])))])
+            self.space_shape = shape_in(space, lambda: [len(flat(getattr(space, "nvec", [])))])
             self.shape, self.type = self.space_shape, "i32"
             self.low, self.high = 0, max(flat(space.nvec)) - 1 if hasattr(space, "nvec") else 1
         elif hasattr(space, "n"):
@@ -179,7 +185,7 @@ class Actions:
         self.space = space
         self.box, self.multi = is_box(space), hasattr(space, "nvec") or type(space).__name__ == "MultiBinary"
         if self.box:
-            self.shape = list(getattr(space, "shape", None) or shape_of(space.low))
+            self.shape = shape_in(space, lambda: shape_of(space.low))
             self.low, self.high = zip(*map(action_range, flat(space.low), flat(space.high)))
             self.count = len(self.low)
             self.part = {"low": self.low, "high": self.high}

@@ -192,6 +192,13 @@ static int reset_here(Envs *e, const EnvsIo *io, int i)
     return check_values(e, &r, i, 0);
 }
 
+/* A step counts once it is done: this one was the next. */
+static int step_failed(Envs *e, int i)
+{
+    e->steps[i]++;
+    return call_failed(e, i, "step");
+}
+
 static int call_steps(Envs *e, const EnvsIo *io, int slot, int lo, int hi)
 {
     const EnvApi *api = &e->lib.api;
@@ -199,13 +206,13 @@ static int call_steps(Envs *e, const EnvsIo *io, int slot, int lo, int hi)
         enter(e, slot, lo, hi - lo);
         EnvIo r   = envs_row(e, io, lo);
         int   bad = api->step_batch(e->env + lo, hi - lo, &r, e->end + lo);
-        return bad < 0 ? call_failed(e, MIN(lo + (-1 - bad), hi - 1), "step") : 0;
+        return bad < 0 ? step_failed(e, MIN(lo + (-1 - bad), hi - 1)) : 0;
     }
     for (int i = lo; i < hi; i++) {
         EnvIo r = envs_row(e, io, i);
         enter(e, slot, i, 1);
         int bits = api->step(e->env[i], &r);
-        if (bits < 0) return call_failed(e, i, "step");
+        if (bits < 0) return step_failed(e, i);
         e->end[i] = (uint8_t)MIN(bits, UINT8_MAX);
     }
     return 0;

@@ -2,8 +2,9 @@
  *
  *     PpoHost   running discounted rewards, f32[E]   int64 size, then envs_save() of so many bytes
  *
- * An environment that cannot be saved begins new episodes when a run goes on. So does one whose options or
- * whose seed have changed. So do those of several ranks, because a checkpoint has the state of one rank. */
+ * An environment that cannot be saved begins new episodes when a run goes on. So does one whose options,
+ * seed, size of state or `isolate` have changed. So do those of several ranks, because a checkpoint has the
+ * state of one rank. */
 #include "task/ppo_impl.h"
 
 #include "base/err.h"
@@ -63,13 +64,13 @@ static int read_envs(Ppo *p, const char *at, int64_t room)
 {
     int64_t size;
     memcpy(&size, at, sizeof size);
-    if (size < 0 || size > room - (int64_t)sizeof size)
-        return err_set("environment state: %lld bytes, more than there is room for", (long long)size);
+    if (size < 0) return err_set("environment state: %lld bytes", (long long)size);
     EnvsIo io    = ppo_io_all(p);
-    int    other = size > 0 ? envs_load(p->envs, &io, at + sizeof size, size) : 0;
+    int    other = size > room - (int64_t)sizeof size;
+    if (size > 0 && !other) other = envs_load(p->envs, &io, at + sizeof size, size);
     if (other < 0) return -1;
     if (size == 0) log_info("the state of the environments was not saved: new episodes begin");
-    if (other) log_info("the saved environments have other options or another seed: new episodes begin");
+    if (other) log_info("the saved environments are not the same any more: new episodes begin");
     if (size == 0 || other) TRY(envs_reset(p->envs, &io));
     ppo_spread(p);
     return 0;

@@ -5,8 +5,11 @@ import time
 
 
 class Box:
+    """The shape () is a single number, whose bounds are lists all the same."""
+
     def __init__(self, low, high, shape, dtype="float32"):
-        self.low, self.high, self.shape, self.dtype = [low] * shape[0], [high] * shape[0], shape, dtype
+        n = shape[0] if shape else 1
+        self.low, self.high, self.shape, self.dtype = [low] * n, [high] * n, shape, dtype
 
 
 class Discrete:
@@ -28,12 +31,13 @@ class Line:
     """A walk to 5 or -5; the fault happens at step `at`, once if there is a marker file to remember it."""
 
     def __init__(self, fault="none", at=3, again=0, marker=""):
-        self.observation_space = Dict(place=Box(-10, 10, (2,)), kind=Discrete(3))
+        self.observation_space = Dict(place=Box(-10, 10, (2,)), time=Box(0, 1000, ()),
+                                      kind=Discrete(3))
         self.action_space = Discrete(2, start=1)
         self.fault, self.at, self.again, self.marker = fault, at, again, marker
 
     def obs(self):
-        return {"place": [float(self.x), float(self.t) / 100], "kind": self.kind}
+        return {"place": [float(self.x), float(self.t) / 100], "time": float(self.t), "kind": self.kind}
 
     def reset(self, seed=None):
         r = random.Random(seed)
