@@ -209,6 +209,44 @@ static void test_waterfall(void **state)
     assert_int_equal(waterfall_of(&s, &none, p), 0);
 }
 
+/* Twenty steps of 1 s, then a start with twenty of 0.1 s. `earlier` and `later` are added to their lines. */
+static void fill_two_starts(Series *s, const char *earlier, const char *later)
+{
+    char line[256];
+    assert_int_equal(series_init(s, "x", 100, -1), 0);
+    for (int i = 1; i <= 40; i++) {
+        int n = snprintf(line, sizeof line, "{\"step\":%d,\"loss\":1,\"time_s\":%g,\"data_wait_s\":0%s}", i,
+                         i <= 20 ? i : 20 + 0.1 * (i - 20), i <= 20 ? earlier : later);
+        assert_int_equal(series_line(s, line, (size_t)n), 1);
+    }
+}
+
+static void expect_step_s(const Series *s, const char *facts, double want)
+{
+    RunFacts   f;
+    FallWindow w;
+    facts_read(&f, facts);
+    waterfall_window(s, &f, &w);
+    if (fabs(w.step_s - want) > 1e-9) fail_msg("%s: %g s a step", facts ? facts : "no facts", w.step_s);
+}
+
+static void test_waterfall_of_one_start(void **state)
+{
+    static const char *const counter[][2] = { { ",\"eval_s\":3", ",\"eval_s\":1" },
+                                              { ",\"save_s\":3", ",\"save_s\":1" },
+                                              { ",\"data_fill_s\":3", ",\"data_fill_s\":1" } };
+    Series                   s;
+    fill_two_starts(&s, "", "");
+    expect_step_s(&s, "{\"steps\":40,\"first_step\":20}", 0.1);
+    series_deinit(&s);
+    for (int i = 0; i < ARRAY_LEN(counter); i++) {
+        fill_two_starts(&s, counter[i][0], counter[i][1]);
+        expect_step_s(&s, NULL, 0.1);                               /* of an older version */
+        expect_step_s(&s, "{\"steps\":40,\"first_step\":40}", 0.1); /* a start that had nothing to do */
+        series_deinit(&s);
+    }
+}
+
 /* ---- gate ---------------------------------------------------------------------------------------------- */
 
 static void test_gate(void **state)
@@ -605,6 +643,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_tail, setup, teardown),
         cmocka_unit_test(test_hostile_lines),
         cmocka_unit_test(test_waterfall),
+        cmocka_unit_test(test_waterfall_of_one_start),
         cmocka_unit_test(test_gate),
         cmocka_unit_test_setup_teardown(test_compare, setup, teardown),
         cmocka_unit_test_setup_teardown(test_compare_targets, setup, teardown),

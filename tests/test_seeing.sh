@@ -235,6 +235,10 @@ verdict "a look evaluates nothing and saves nothing" $? "$(seen)"
 verdict "a report has the task's own measures" $? "exit code $rc: $(tail -n 2 out)"
 [ "$(cat runs/pole/events.out.tfevents.* | grep -a -o GIF89a | wc -l)" -eq 4 ]
 verdict "TensorBoard gets the episodes as pictures" $? "$(ls runs/pole runs/pole/samples)"
+brim train cartpole run=pole steps=24 threads=1 eval.every=4 eval.samples=4 watch.report=false
+brim doctor pole
+[ $rc -eq 0 ] && says ' \(8 steps\)$' && says '^  evaluation '
+verdict "after a resume the doctor looks at the newest start alone" $? "$(head -n 4 said)"
 
 if ${CC:-gcc} -shared -fPIC -o "$dir/nvml.so" "$here/tests/fake_nvml.c" 2>/dev/null; then
     BRIM_NVML=$dir/nvml.so "$brim" doctor --pid 4242 --seconds 0.5 >out 2>err; rc=$?

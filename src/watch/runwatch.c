@@ -169,6 +169,7 @@ static void watch_begin(void *self, const WatcherRun *run)
     f->units_per_step = run->units_per_step;
     f->ranks          = run->world;
     f->started_s      = clock_wall_s();
+    f->first_step     = (double)run->first_step;
     if (w->r->eval.target != 0) f->target = w->r->eval.target;
     str_copy(f->unit, sizeof f->unit, run->unit);
     if (run->setup) planfacts_fill(f, run->setup, w->r);
