@@ -468,6 +468,43 @@ static void test_states(void **state)
     runs_deinit(&runs);
 }
 
+/* Facts that change are read again at once, also without a new row; who follows the run sees that. */
+static void test_new_facts(void **state)
+{
+    Rig     *r = *state;
+    Runs     runs;
+    Gpus     gpus;
+    RunFacts f;
+    char     path[256], *text, mark[3][64] = { "" };
+    size_t   n;
+    make_run(r, "one", 1, "");
+    snprintf(path, sizeof path, "%s/runs/one/watch.json", r->dir);
+    assert_int_equal(runs_init(&runs, base_of(r)), 0);
+    gpus_init(&gpus, "/nowhere.so");
+    facts_init(&f);
+    for (int i = 0; i < 3; i++) {
+        f.steps = 30 + i;
+        assert_int_equal(facts_write(&f, path), 0);
+        assert_int_equal(runs_refresh(&runs), 1);
+        assert_int_equal(runs.run[0]->steps, 30 + i);
+        assert_int_equal(runs_refresh(&runs), 0);
+        FILE *out = open_memstream(&text, &n);
+        assert_int_equal(api_runs(&runs, &gpus, out), 0);
+        fclose(out);
+        json_t *root = json_loads(text, 0, NULL), *run = json_array_get(json_object_get(root, "runs"), 0);
+        assert_true(json_is_string(json_object_get(run, "facts")));
+        str_copy(mark[i], sizeof mark[i], json_string_value(json_object_get(run, "facts")));
+        assert_true(i == 0 || strcmp(mark[i], mark[i - 1]) != 0);
+        json_decref(root);
+        free(text);
+    }
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(runs_refresh(&runs), 1);
+    assert_string_equal(runs.run[0]->device, "");
+    gpus_deinit(&gpus);
+    runs_deinit(&runs);
+}
+
 /* A killed run has stopped, though its lock is there and its metrics are new. */
 static void test_killed(void **state)
 {
@@ -649,6 +686,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_compare_targets, setup, teardown),
         cmocka_unit_test_setup_teardown(test_report, setup, teardown),
         cmocka_unit_test_setup_teardown(test_states, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_new_facts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
         cmocka_unit_test(test_blot),
         cmocka_unit_test_setup_teardown(test_api, setup, teardown),
