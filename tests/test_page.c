@@ -672,6 +672,46 @@ static void test_views(void **state)
     runs_deinit(&runs);
 }
 
+/* Loss and measure stand apart in 80 columns, however long they are. */
+static void test_long_figures(void **state)
+{
+    static const struct {
+        double      loss, val;
+        const char *want;
+    } row[] = { { -0.017, -723.929, " -0.017  -723.9 " },   { 2.3456, 99.9999, "   2.346 100.000 " },
+                { -99.9996, 9999.96, " -100.00 10000.0 " }, { -12345.6, -9999.96, "  -12346  -10000 " },
+                { -1234567.8, 1e300, "  -1e+06  1e+300 " }, { 0.5, 1234567, "   0.500 1234567 " },
+                { 100, 10000, "   100.0   10000 " } };
+    Rig *r  = *state;
+    Runs runs;
+    Gpus gpus;
+    char path[256], more[128];
+    make_run(r, "one", 1, "");
+    snprintf(path, sizeof path, "%s/runs/one/metrics.jsonl", r->dir);
+    assert_int_equal(runs_init(&runs, base_of(r)), 0);
+    gpus_init(&gpus, "/nowhere.so");
+    for (int i = 0; i < ARRAY_LEN(row); i++) {
+        Screen   s;
+        TopState t = { 0 };
+        char    *text;
+        size_t   n;
+        snprintf(more, sizeof more, "{\"step\":%d,\"loss\":%.9g,\"val_loss\":%.9g,\"per_s\":1e6}\n", 31 + i,
+                 row[i].loss, row[i].val);
+        put(path, "a", more);
+        runs_refresh(&runs);
+        assert_int_equal(screen_init(&s, 80, 24, 1), 0);
+        top_draw(&s, &runs, &gpus, &t, NULL);
+        FILE *f = open_memstream(&text, &n);
+        screen_write(&s, f);
+        fclose(f);
+        if (!strstr(text, row[i].want)) fail_msg("\"%s\" is not in:\n%s", row[i].want, text);
+        free(text);
+        screen_deinit(&s);
+    }
+    gpus_deinit(&gpus);
+    runs_deinit(&runs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -693,6 +733,7 @@ int main(void)
         cmocka_unit_test(test_assets),
         cmocka_unit_test(test_screen),
         cmocka_unit_test_setup_teardown(test_views, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_long_figures, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
