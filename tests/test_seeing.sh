@@ -239,6 +239,11 @@ brim train cartpole run=pole steps=24 threads=1 eval.every=4 eval.samples=4 watc
 brim doctor pole
 [ $rc -eq 0 ] && says ' \(8 steps\)$' && says '^  evaluation '
 verdict "after a resume the doctor looks at the newest start alone" $? "$(head -n 4 said)"
+brim train latent-tiny run=asked steps=2 step_samples=8 micro_batch=4 eval.samples=8 checkpoint.every=0 \
+    watch.samples=1 watch.report=false
+[ $rc -eq 0 ] && says ' taken: .*latent-tiny.yaml: watch.prompt: is missing \(task latent answers one\)' &&
+    ! says '--prompt'
+verdict "samples of a task that needs a prompt: the key is named" $? "$(grep samples said)"
 
 if ${CC:-gcc} -shared -fPIC -o "$dir/nvml.so" "$here/tests/fake_nvml.c" 2>/dev/null; then
     BRIM_NVML=$dir/nvml.so "$brim" doctor --pid 4242 --seconds 0.5 >out 2>err; rc=$?
