@@ -271,9 +271,11 @@ if [ -e "$dir/nvml.so" ] && ! grep -qs . /proc/driver/nvidia/version; then
         says '^ok  *power limit ' && ! says nan
     verdict "brim check asks the driver where CUDA has no device" $? "$(cat said)"
 fi
-CUDA_LAUNCH_BLOCKING=1 timeout 60 "$brim" check --quick >out 2>err; rc=$?
+CUDA_LAUNCH_BLOCKING=1 LD_PRELOAD='' OMP_PROC_BIND='' timeout 60 "$brim" check --quick >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q '^slow  *environment  *CUDA_LAUNCH_BLOCKING=1: ' out &&
     grep -q 'looked at in ' out &&
     grep -q '^ok  *a step on the CPU ' out && grep -q '^ok  *GPU \|^missing  *GPU ' out
 verdict "brim check says what is missing and what does harm, exit 0" $? "exit code $rc: $(cat out err)"
+! grep -q 'LD_PRELOAD\|OMP_PROC_BIND' out
+verdict "variables that are empty do no harm" $? "$(grep environment out)"
 exit $failed
