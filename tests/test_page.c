@@ -209,6 +209,44 @@ static void test_waterfall(void **state)
     assert_int_equal(waterfall_of(&s, &none, p), 0);
 }
 
+/* Twenty steps of 1 s, then a start with twenty of 0.1 s. `earlier` and `later` are added to their lines. */
+static void fill_two_starts(Series *s, const char *earlier, const char *later)
+{
+    char line[256];
+    assert_int_equal(series_init(s, "x", 100, -1), 0);
+    for (int i = 1; i <= 40; i++) {
+        int n = snprintf(line, sizeof line, "{\"step\":%d,\"loss\":1,\"time_s\":%g,\"data_wait_s\":0%s}", i,
+                         i <= 20 ? i : 20 + 0.1 * (i - 20), i <= 20 ? earlier : later);
+        assert_int_equal(series_line(s, line, (size_t)n), 1);
+    }
+}
+
+static void expect_step_s(const Series *s, const char *facts, double want)
+{
+    RunFacts   f;
+    FallWindow w;
+    facts_read(&f, facts);
+    waterfall_window(s, &f, &w);
+    if (fabs(w.step_s - want) > 1e-9) fail_msg("%s: %g s a step", facts ? facts : "no facts", w.step_s);
+}
+
+static void test_waterfall_of_one_start(void **state)
+{
+    static const char *const counter[][2] = { { ",\"eval_s\":3", ",\"eval_s\":1" },
+                                              { ",\"save_s\":3", ",\"save_s\":1" },
+                                              { ",\"data_fill_s\":3", ",\"data_fill_s\":1" } };
+    Series                   s;
+    fill_two_starts(&s, "", "");
+    expect_step_s(&s, "{\"steps\":40,\"first_step\":20}", 0.1);
+    series_deinit(&s);
+    for (int i = 0; i < ARRAY_LEN(counter); i++) {
+        fill_two_starts(&s, counter[i][0], counter[i][1]);
+        expect_step_s(&s, NULL, 0.1);                               /* of an older version */
+        expect_step_s(&s, "{\"steps\":40,\"first_step\":40}", 0.1); /* a start that had nothing to do */
+        series_deinit(&s);
+    }
+}
+
 /* ---- gate ---------------------------------------------------------------------------------------------- */
 
 static void test_gate(void **state)
@@ -430,6 +468,43 @@ static void test_states(void **state)
     runs_deinit(&runs);
 }
 
+/* Facts that change are read again at once, also without a new row; who follows the run sees that. */
+static void test_new_facts(void **state)
+{
+    Rig     *r = *state;
+    Runs     runs;
+    Gpus     gpus;
+    RunFacts f;
+    char     path[256], *text, mark[3][64] = { "" };
+    size_t   n;
+    make_run(r, "one", 1, "");
+    snprintf(path, sizeof path, "%s/runs/one/watch.json", r->dir);
+    assert_int_equal(runs_init(&runs, base_of(r)), 0);
+    gpus_init(&gpus, "/nowhere.so");
+    facts_init(&f);
+    for (int i = 0; i < 3; i++) {
+        f.steps = 30 + i;
+        assert_int_equal(facts_write(&f, path), 0);
+        assert_int_equal(runs_refresh(&runs), 1);
+        assert_int_equal(runs.run[0]->steps, 30 + i);
+        assert_int_equal(runs_refresh(&runs), 0);
+        FILE *out = open_memstream(&text, &n);
+        assert_int_equal(api_runs(&runs, &gpus, out), 0);
+        fclose(out);
+        json_t *root = json_loads(text, 0, NULL), *run = json_array_get(json_object_get(root, "runs"), 0);
+        assert_true(json_is_string(json_object_get(run, "facts")));
+        str_copy(mark[i], sizeof mark[i], json_string_value(json_object_get(run, "facts")));
+        assert_true(i == 0 || strcmp(mark[i], mark[i - 1]) != 0);
+        json_decref(root);
+        free(text);
+    }
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(runs_refresh(&runs), 1);
+    assert_string_equal(runs.run[0]->device, "");
+    gpus_deinit(&gpus);
+    runs_deinit(&runs);
+}
+
 /* A killed run has stopped, though its lock is there and its metrics are new. */
 static void test_killed(void **state)
 {
@@ -597,6 +672,46 @@ static void test_views(void **state)
     runs_deinit(&runs);
 }
 
+/* Loss and measure stand apart in 80 columns, however long they are. */
+static void test_long_figures(void **state)
+{
+    static const struct {
+        double      loss, val;
+        const char *want;
+    } row[] = { { -0.017, -723.929, " -0.017  -723.9 " },   { 2.3456, 99.9999, "   2.346 100.000 " },
+                { -99.9996, 9999.96, " -100.00 10000.0 " }, { -12345.6, -9999.96, "  -12346  -10000 " },
+                { -1234567.8, 1e300, "  -1e+06  1e+300 " }, { 0.5, 1234567, "   0.500 1234567 " },
+                { 100, 10000, "   100.0   10000 " } };
+    Rig *r  = *state;
+    Runs runs;
+    Gpus gpus;
+    char path[256], more[128];
+    make_run(r, "one", 1, "");
+    snprintf(path, sizeof path, "%s/runs/one/metrics.jsonl", r->dir);
+    assert_int_equal(runs_init(&runs, base_of(r)), 0);
+    gpus_init(&gpus, "/nowhere.so");
+    for (int i = 0; i < ARRAY_LEN(row); i++) {
+        Screen   s;
+        TopState t = { 0 };
+        char    *text;
+        size_t   n;
+        snprintf(more, sizeof more, "{\"step\":%d,\"loss\":%.9g,\"val_loss\":%.9g,\"per_s\":1e6}\n", 31 + i,
+                 row[i].loss, row[i].val);
+        put(path, "a", more);
+        runs_refresh(&runs);
+        assert_int_equal(screen_init(&s, 80, 24, 1), 0);
+        top_draw(&s, &runs, &gpus, &t, NULL);
+        FILE *f = open_memstream(&text, &n);
+        screen_write(&s, f);
+        fclose(f);
+        if (!strstr(text, row[i].want)) fail_msg("\"%s\" is not in:\n%s", row[i].want, text);
+        free(text);
+        screen_deinit(&s);
+    }
+    gpus_deinit(&gpus);
+    runs_deinit(&runs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -605,17 +720,20 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_tail, setup, teardown),
         cmocka_unit_test(test_hostile_lines),
         cmocka_unit_test(test_waterfall),
+        cmocka_unit_test(test_waterfall_of_one_start),
         cmocka_unit_test(test_gate),
         cmocka_unit_test_setup_teardown(test_compare, setup, teardown),
         cmocka_unit_test_setup_teardown(test_compare_targets, setup, teardown),
         cmocka_unit_test_setup_teardown(test_report, setup, teardown),
         cmocka_unit_test_setup_teardown(test_states, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_new_facts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
         cmocka_unit_test(test_blot),
         cmocka_unit_test_setup_teardown(test_api, setup, teardown),
         cmocka_unit_test(test_assets),
         cmocka_unit_test(test_screen),
         cmocka_unit_test_setup_teardown(test_views, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_long_figures, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

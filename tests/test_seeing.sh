@@ -235,6 +235,15 @@ verdict "a look evaluates nothing and saves nothing" $? "$(seen)"
 verdict "a report has the task's own measures" $? "exit code $rc: $(tail -n 2 out)"
 [ "$(cat runs/pole/events.out.tfevents.* | grep -a -o GIF89a | wc -l)" -eq 4 ]
 verdict "TensorBoard gets the episodes as pictures" $? "$(ls runs/pole runs/pole/samples)"
+brim train cartpole run=pole steps=24 threads=1 eval.every=4 eval.samples=4 watch.report=false
+brim doctor pole
+[ $rc -eq 0 ] && says ' \(8 steps\)$' && says '^  evaluation '
+verdict "after a resume the doctor looks at the newest start alone" $? "$(head -n 4 said)"
+brim train latent-tiny run=asked steps=2 step_samples=8 micro_batch=4 eval.samples=8 checkpoint.every=0 \
+    watch.samples=1 watch.report=false
+[ $rc -eq 0 ] && says ' taken: .*latent-tiny.yaml: watch.prompt: is missing \(task latent answers one\)' &&
+    ! says '--prompt'
+verdict "samples of a task that needs a prompt: the key is named" $? "$(grep samples said)"
 
 if ${CC:-gcc} -shared -fPIC -o "$dir/nvml.so" "$here/tests/fake_nvml.c" 2>/dev/null; then
     BRIM_NVML=$dir/nvml.so "$brim" doctor --pid 4242 --seconds 0.5 >out 2>err; rc=$?
@@ -262,9 +271,11 @@ if [ -e "$dir/nvml.so" ] && ! grep -qs . /proc/driver/nvidia/version; then
         says '^ok  *power limit ' && ! says nan
     verdict "brim check asks the driver where CUDA has no device" $? "$(cat said)"
 fi
-CUDA_LAUNCH_BLOCKING=1 timeout 60 "$brim" check --quick >out 2>err; rc=$?
+CUDA_LAUNCH_BLOCKING=1 LD_PRELOAD='' OMP_PROC_BIND='' timeout 60 "$brim" check --quick >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q '^slow  *environment  *CUDA_LAUNCH_BLOCKING=1: ' out &&
     grep -q 'looked at in ' out &&
     grep -q '^ok  *a step on the CPU ' out && grep -q '^ok  *GPU \|^missing  *GPU ' out
 verdict "brim check says what is missing and what does harm, exit 0" $? "exit code $rc: $(cat out err)"
+! grep -q 'LD_PRELOAD\|OMP_PROC_BIND' out
+verdict "variables that are empty do no harm" $? "$(grep environment out)"
 exit $failed

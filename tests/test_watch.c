@@ -554,7 +554,7 @@ static void test_runwatch(void **state)
 {
     Rig       *r = *state;
     Recipe     recipe;
-    char       dir[160], metrics[200], report[200];
+    char       dir[160], metrics[200], report[200], watch_json[200];
     int64_t    step   = 0;
     double     used_j = 0;
     WatcherRun run    = { "mine", dir, "NVIDIA H200", 1, 2, 0, 1000, "image", 512, 1, NULL };
@@ -563,6 +563,7 @@ static void test_runwatch(void **state)
     snprintf(dir, sizeof dir, "%s/runs/mine", r->dir);
     snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", dir);
     snprintf(report, sizeof report, "%s/report.html", dir);
+    snprintf(watch_json, sizeof watch_json, "%s/watch.json", dir);
     assert_int_equal(file_make_folders(dir), 0);
     char base[128];
     snprintf(base, sizeof base, "%s/runs", r->dir);
@@ -572,6 +573,9 @@ static void test_runwatch(void **state)
         Watcher   w    = runwatch_watcher(rw);
         run.first_step = step;
         w.begin(w.self, &run);
+        json_t *facts = json_load_file(watch_json, 0, NULL);
+        expect_is(number_of(facts, "first_step"), (double)step);
+        json_decref(facts);
         json_t *line  = watched_until(&w, metrics, &step);
         double  n     = number_of(line, "watch_last") - number_of(line, "watch_first") + 1;
         double  total = number_of(line, "energy_j");

@@ -30,6 +30,9 @@ rm -rf runs/one/checkpoints/step-00000060
     [ "$(grep ' train/loss ' events | cut -d' ' -f1 | sort -un | wc -l)" -eq 60 ]
 verdict "event files after two resumes: every step once" $? \
     "exit code $rc: $(grep -c ' train/loss ' events) $(cat err) $(tail -n 2 out)"
+[ "$(grep -c ' train/time_s ' events)" -eq 60 ]
+verdict "and the time of each step once, though evaluations have one, too" $? \
+    "$(grep -c ' train/time_s ' events): $(grep '^60 train/time_s' events | xargs)"
 want=$(sed -n 's/^{"step": 60, "loss": \([0-9.]*\),.*/\1/p' runs/one/metrics.jsonl)
 got=$(sed -n 's/^60 train\/loss //p' events)
 [ -n "$want" ] && awk -v a="$want" -v b="$got" 'BEGIN { exit !(a - b < 1e-6 && b - a < 1e-6) }'

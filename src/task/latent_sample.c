@@ -77,7 +77,9 @@ int latent_sample(Job *j, const TaskSample *opt, FILE *out)
     Picker   k    = { mem_alloc(sizeof *k.logits * V), mem_alloc(sizeof *k.scratch * V), mem_zeroed(V, 1) };
     char    *text = mem_alloc(TEXT_BYTES);
     int      rc   = ids && text && k.logits && k.scratch && k.seen ? 0 : err_sys("memory for an answer");
-    if (rc == 0 && !opt->prompt) rc = err_user("command line: --prompt: is missing");
+    /* latent_ask() has refused what `brim sample` lacks. */
+    if (rc == 0 && !opt->prompt)
+        rc = recipe_blame(&j->recipe, "watch.prompt", "is missing (task latent answers one)");
     if (rc == 0) rc = upload_prompt(j, opt->prompt);
     for (; i < n && rc == 0; i++) {
         rc = prog_run(j->prog[i == 0 ? t->prog_prefill : t->prog_decode], j->dev);

@@ -60,6 +60,7 @@ static void put_run(JsonOut *o, const RunView *v)
     json_out_str(o, "device", v->device);
     json_out_str(o, "activity", v->activity);
     put_epoch(o, &v->tail);
+    json_out_str(o, "facts", v->facts_mark); /* another one when they changed */
     json_out_num(o, "age_s", MAX(0, clock_wall_s() - v->changed_s));
     for (int i = 0; i < ARRAY_LEN(run_fields); i++) {
         double x = series_last(&v->tail, run_fields[i]);

@@ -54,7 +54,7 @@ static void check_host(Check *c)
 static void check_environment(Check *c)
 {
     static const struct {
-        const char *name, *bad; /* bad NULL: any value */
+        const char *name, *bad; /* bad NULL: any but an empty one */
         const char *why;
     } harmful[] = {
         { "CUDA_LAUNCH_BLOCKING", "1", "every launch waits for its kernel" },
@@ -80,7 +80,7 @@ static void check_environment(Check *c)
     int n = 0;
     for (int i = 0; i < ARRAY_LEN(harmful); i++) {
         const char *v = getenv(harmful[i].name);
-        if (!v || (harmful[i].bad && strcasecmp(v, harmful[i].bad) != 0)) continue;
+        if (!v || (harmful[i].bad ? strcasecmp(v, harmful[i].bad) != 0 : !v[0])) continue;
         say(c, CHECK_SLOW, "environment", "%s=%.60s: %s", harmful[i].name, v, harmful[i].why);
         n++;
     }

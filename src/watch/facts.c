@@ -32,6 +32,7 @@ typedef struct {
 static const NumberRow numbers[]       = { { "units_per_step", offsetof(RunFacts, units_per_step) },
                                            { "ranks", offsetof(RunFacts, ranks) },
                                            { "started_s", offsetof(RunFacts, started_s) },
+                                           { "first_step", offsetof(RunFacts, first_step) },
                                            { "target", offsetof(RunFacts, target) },
                                            { "energy_j", offsetof(RunFacts, energy_j) },
                                            { "sampler_cpu_s", offsetof(RunFacts, sampler_cpu_s) },

@@ -53,8 +53,9 @@ typedef struct {
     char    run[256], unit[32], units[32], device[160], activity[160];
     int64_t steps;
     double  units_per_step, ranks, started_s;
-    double  target;   /* of the measure that counts: the run ends there. NAN: none */
-    double  energy_j; /* of the run up to the end of its newest start, also of steps that are done again */
+    double  first_step; /* the newest start does the steps behind it */
+    double  target;     /* of the measure that counts: the run ends there. NAN: none */
+    double  energy_j;   /* of the run up to the end of its newest start, also of steps that are done again */
     double  sampler_cpu_s, sampler_open_s, sampler_s; /* watch/meter.h: MeterCost */
     int     n_metric, best;
     struct {

@@ -17,8 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Facts are read again after this long while a run trains: a resumed run may have other ones. */
-static const double FACTS_S = 5, STILL_TRAINING_S = 60;
+static const double STILL_TRAINING_S = 60;
 
 const char *runs_state_name(RunState s)
 {
@@ -101,24 +100,37 @@ static int64_t yaml_int(const char *text, const char *key)
 
 static void read_facts(const Runs *r, RunView *v)
 {
-    char  *text = runs_text(r, v, "watch.json", 1 << 16);
-    double now  = clock_now_s();
-    v->facts_s  = now;
+    char *text = runs_text(r, v, "watch.json", 1 << 16);
     str_copy(v->unit, sizeof v->unit, "unit");
     if (facts_read(&v->facts, text)) {
         v->steps = v->facts.steps;
         if (v->facts.unit[0]) str_copy(v->unit, sizeof v->unit, v->facts.unit);
-        str_copy(v->device, sizeof v->device, v->facts.device);
-        str_copy(v->activity, sizeof v->activity, v->facts.activity);
     } else {
         char *recipe = runs_text(r, v, "recipe.yaml", 1 << 16);
         if (recipe) v->steps = yaml_int(recipe, "steps");
         free(recipe);
     }
+    str_copy(v->device, sizeof v->device, v->facts.device);
+    str_copy(v->activity, sizeof v->activity, v->facts.activity);
     /* Runs of older versions have no plural. */
     snprintf(v->units, sizeof v->units, v->facts.units[0] ? "%s" : "%ss",
              v->facts.units[0] ? v->facts.units : v->unit);
     free(text);
+}
+
+/* Reads the facts if the file is another one than before. 1: they were read. */
+static int follow_facts(const Runs *r, RunView *v)
+{
+    char        path[1400], mark[sizeof v->facts_mark] = "none";
+    struct stat st;
+    if (runs_path(r, v, "watch.json", path, sizeof path) == 0 && stat(path, &st) == 0) {
+        snprintf(mark, sizeof mark, "%llu.%lld.%09ld", (unsigned long long)st.st_ino,
+                 (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+    }
+    if (strcmp(mark, v->facts_mark) == 0) return 0;
+    str_copy(v->facts_mark, sizeof v->facts_mark, mark);
+    read_facts(r, v);
+    return 1;
 }
 
 /* 1 when the process holds a flock() on the file; pid 0: some process of this machine. The inode alone is not
@@ -275,9 +287,9 @@ int runs_refresh(Runs *r)
         RunView *v  = r->run[i];
         int      rc = series_follow(&v->tail);
         if (rc < 0) err_clear();
-        if (v->facts_s == 0 || (rc > 0 && clock_now_s() - v->facts_s > FACTS_S)) read_facts(r, v);
+        changed |= follow_facts(r, v) || rc > 0;
         RunState now = state_of(r, v);
-        changed |= rc > 0 || now != v->state;
+        changed |= now != v->state;
         v->state = now;
     }
     qsort(r->run, (size_t)r->n_run, sizeof r->run[0], by_change);

@@ -32,7 +32,7 @@ typedef struct {
     Series  *full;                /* all of it, or NULL */
     int64_t  asked;               /* when full was wanted last, a count */
     int      is_seen;             /* in the folder's newest listing */
-    double   facts_s;             /* when the facts were read */
+    char     facts_mark[64];      /* of the watch.json that the facts are from; "": not read yet */
 } RunView;
 
 typedef struct {

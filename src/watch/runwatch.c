@@ -169,6 +169,7 @@ static void watch_begin(void *self, const WatcherRun *run)
     f->units_per_step = run->units_per_step;
     f->ranks          = run->world;
     f->started_s      = clock_wall_s();
+    f->first_step     = (double)run->first_step;
     if (w->r->eval.target != 0) f->target = w->r->eval.target;
     str_copy(f->unit, sizeof f->unit, run->unit);
     if (run->setup) planfacts_fill(f, run->setup, w->r);
@@ -278,8 +279,9 @@ static void tag_of(const char *key, int has_gpu, char *buf, size_t n)
     snprintf(buf, n, "%s/%s", group, key);
 }
 
-/* The line as it will be: every number in it becomes a scalar, whatever the task calls its metrics. */
-static void copy_line(RunWatch *w, const JsonOut *o, int64_t step)
+/* The line as it will be: every number in it becomes a scalar, whatever the task calls its metrics. The time
+ * of an evaluation does not, because its step has one already. */
+static void copy_line(RunWatch *w, const JsonOut *o, int64_t step, int is_step)
 {
     char        text[METRICS_LINE + 2], tag[128]; /* a line, and what closes it */
     const char *key;
@@ -290,6 +292,7 @@ static void copy_line(RunWatch *w, const JsonOut *o, int64_t step)
     json_object_foreach(root, key, value)
     {
         if (!json_is_number(value) || strcmp(key, "step") == 0 || str_starts_with(key, "watch_")) continue;
+        if (!is_step && strcmp(key, "time_s") == 0) continue;
         tag_of(key, w->run.cuda_index >= 0, tag, sizeof tag);
         event_scalar(w->events, tag, json_number_value(value));
     }
@@ -307,7 +310,7 @@ static void watch_line(void *self, JsonOut *o, int64_t step, int is_step)
 {
     RunWatch *w = (RunWatch *)self;
     if (is_step) add_fields(w, o, step);
-    if (w->events) copy_line(w, o, step);
+    if (w->events) copy_line(w, o, step, is_step);
 }
 
 static void watch_step(void *self, const WatcherStep *s)

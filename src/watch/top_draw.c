@@ -116,6 +116,17 @@ static void draw_gpus(Screen *s, const Gpus *g, int row)
 /* Of the column of names. */
 static int name_width(const Screen *s) { return MIN(40, MAX(14, s->columns - 66)); }
 
+enum { FIGURE = 7 /* columns */ };
+
+/* Larger numbers have fewer decimals. */
+static const char *figure(char *buf, size_t n, double x)
+{
+    int decimals = fabs(x) < 100 ? 3 : fabs(x) < 10000 ? 1 : 0;
+    while (strlen(nvml_number(buf, n, x, decimals)) > FIGURE && decimals > 0) decimals--;
+    if (strlen(buf) > FIGURE) snprintf(buf, n, "%.0e", x);
+    return buf;
+}
+
 static void draw_run(Screen *s, const RunView *v, int row, int selected)
 {
     char   rate[32], mfu[16], steps[32], t[32];
@@ -130,9 +141,9 @@ static void draw_run(Screen *s, const RunView *v, int row, int selected)
         snprintf(steps, sizeof steps, "%.0f", step);
     }
     screen_printf(s, row, 3 + name, style, "%-9s%14s", runs_state_name(v->state), steps);
-    screen_printf(s, row, 27 + name, style, "%8s%8s",
-                  nvml_number(t, sizeof t, series_last(&v->tail, "loss"), 3),
-                  nvml_number(rate, sizeof rate, series_last(&v->tail, facts_best(&v->facts)), 3));
+    screen_printf(s, row, 27 + name, style, " %*s %*s", FIGURE,
+                  figure(t, sizeof t, series_last(&v->tail, "loss")), FIGURE,
+                  figure(rate, sizeof rate, series_last(&v->tail, facts_best(&v->facts))));
     screen_printf(s, row, 43 + name, style, "%8s%6s",
                   isnan(per_s) ? "n/a" : str_count(rate, sizeof rate, per_s),
                   percent(mfu, sizeof mfu, series_last(&v->tail, "mfu")));

@@ -29,16 +29,32 @@ static const struct {
 
 static double at(const Series *s, const char *key, int row) { return series_at(s, series_find(s, key), row); }
 
+/* Counters begin anew with each start. */
+static int is_of_earlier_start(const Series *s, int row, int later)
+{
+    static const char *const counter[] = { "data_wait_s", "data_fill_s", "eval_s", "save_s" };
+    for (int i = 0; i < ARRAY_LEN(counter); i++)
+        if (at(s, counter[i], row) > at(s, counter[i], later)) return 1;
+    return 0;
+}
+
+/* The step that the newest start began behind; NAN: not known, or it has no step yet. */
+static double start_of(const Series *s, const RunFacts *f)
+{
+    return series_last(s, "step") > f->first_step ? f->first_step : NAN;
+}
+
 /* Rows [*first, *last] of the newest start, without its first steps: those warm up. 0: too few. */
 static int find_rows(const Series *s, const RunFacts *f, int *first, int *last)
 {
-    int wait = series_find(s, "data_wait_s"), n = 0, begin = -1;
-    *last = -1;
+    int    wait = series_find(s, "data_wait_s"), n = 0, begin = -1;
+    double start = start_of(s, f);
+    *last        = -1;
     for (int r = s->n_row - 1; wait >= 0 && r >= 0 && n < WINDOW; r--) {
-        double x = s->column[wait][r];
-        if (isnan(x)) continue;
+        if (s->column[0][r] <= start) break;
+        if (isnan(s->column[wait][r])) continue;
         if (*last < 0) *last = r;
-        if (begin >= 0 && x > s->column[wait][begin]) break; /* an earlier start */
+        if (begin >= 0 && is_of_earlier_start(s, r, begin)) break;
         begin = r;
         n++;
     }

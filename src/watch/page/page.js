@@ -207,7 +207,7 @@ function follow() {
   for (const name of state.selected) {
     const r = state.list && state.list.runs.find(q => q.name === name), d = state.data.get(name);
     if (!r) continue;
-    const mark = [r.step, r[r.measure], r.epoch, r.state].join();
+    const mark = [r.step, r[r.measure], r.epoch, r.facts, r.state].join();
     if (d && d.mark === mark) continue;
     load(name);
     if (state.data.get(name)) state.data.get(name).mark = mark;
