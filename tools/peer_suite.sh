@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Images, clips and latents beside PyTorch on this machine's GPU, case by case: a ratio is of one run.
 # Usage: peer_suite.sh BUILD_FOLDER OUT_FOLDER PART ...
+#   warm     compiles the peers once, three at a time; what they keep on disk makes the other parts shorter.
+#            Runs beside anything that is not timed (4 min). torch_ppo.py, too, if PEERS has it.
 #   images   vit-b16, vit-l16, vit-1b, video-l16: rate, ratio, share of the card's limit, power (6 min)
 #   latents  the 8B shape with and without a teacher, with short prompts, as published, as the guide starts;
 #            the Qwen2.5-1.5B shape (8 min)
@@ -47,6 +49,34 @@ peer() { # program, arguments ...
         tail -n 1 "$work/peer.log" >>"$out/peers.txt"
     cat "$work/peer" >>"$out/peers.txt"
     sed -nE 's/.* ([0-9,.]+) samples\/s.*/\1/p' "$work/peer" | tr -d , | sort -n | tail -n 1
+}
+
+# A peer's first seconds, for its compiler's sake. Three chains, so that their memory fits side by side.
+warm() { # program, arguments ...
+    local begin=$SECONDS said
+    [ -f "$PEERS/$1" ] || return 0
+    said=$(timeout 280 python3 "$PEERS/$1" "${@:2}" 2>&1 | tail -n 1)
+    echo "$((SECONDS - begin)) s: $* -> ${said:0:100}"
+}
+part_warm() {
+    local once=(--steps 1) pids=()
+    {
+        warm torch_vit.py --model vit-b16 --bs 256,512 "${once[@]}"
+        warm torch_vit.py --model vit-l16 --bs 256 "${once[@]}"
+        warm torch_ppo.py --envs 256 --rollout 128
+    } & pids+=($!)
+    {
+        warm torch_vit.py --model vit-1b --bs 128 "${once[@]}"
+        warm torch_vit.py --model vit-l16 --frames 32 --bs 16 "${once[@]}"
+        warm torch_ppo.py --envs 4096 --rollout 16
+        warm torch_ppo.py --envs 4096 --rollout 16 --mlp 64
+    } & pids+=($!)
+    {
+        warm torch_latent.py --llm llama-8b --bs 64 "${once[@]}"
+        warm torch_latent.py --llm llama-8b --bs 16 --as-published "${once[@]}"
+        warm torch_latent.py --llm qwen2.5-1.5b --bs 256 "${once[@]}"
+    } & pids+=($!)
+    wait "${pids[@]}"
 }
 
 had_images=
@@ -133,6 +163,7 @@ part_ladders() {
 for part in "$@"; do
     case $part in
         images | latents | ladders) ;;
+        warm) [ -d "${PEERS:-}" ] || { echo "warm: set PEERS to PyTorch's programs"; exit 2; } ;;
         jpeg | files)
             [ -d "${PHOTOS:-}" ] || { echo "$part: set PHOTOS to a folder of photographs"; exit 2; } ;;
         clips) [ -e "${CLIPS:-}" ] || { echo "clips: set CLIPS to an album of clips"; exit 2; } ;;
