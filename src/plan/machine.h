@@ -23,8 +23,20 @@ typedef struct {
     double      rate[UNIT_COUNT]; /* bytes/s for memory, FLOP/s in 16-bit, of UNIT_FP8 in fp8; 0: none */
     double      f32_share;        /* rate of f32 products relative to 16-bit ones */
     double      op_s;             /* fixed cost of an op inside a captured step */
+    double      attn_fixed;       /* share of attention's time at ATTN_KEYS that more keys do not lengthen */
     double      peak_mhz;         /* clock that peak_flops is meant for; 0: unknown */
 } Machine;
+
+/* Rates of attention are those of so many keys a query: T 1024, causal. */
+enum { ATTN_KEYS = 512 };
+
+/* What an op does, in plain numbers. */
+typedef struct {
+    MachineUnit unit; /* UNIT_MEMORY: no arithmetic that counts */
+    double      flops, bytes;
+    double      keys; /* of attention: those that a query sees, on average; else 0 */
+    int         is_f32;
+} MachineWork;
 
 /* The lowest compute capability that a default build has kernels for (GENCODE in the Makefile). The card
  * itself has the last word (dev/cuda/cuda_dev.c). */
@@ -44,7 +56,10 @@ int machine_list_fitting(char *buf, size_t n, size_t size_bytes);
 Machine machine_cpu(int threads, size_t mem_bytes);
 
 /* Seconds for one op: the slower of arithmetic and memory traffic, plus the fixed cost. */
-double machine_op_time(const Machine *m, MachineUnit unit, int f32, double flops, double bytes);
+double machine_op_time(const Machine *m, const MachineWork *w);
+/* The two halves alone. */
+double machine_flops_time(const Machine *m, const MachineWork *w);
+double machine_bytes_time(const Machine *m, const MachineWork *w);
 
 #ifdef __cplusplus
 }
