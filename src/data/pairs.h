@@ -74,7 +74,7 @@ int pairs_fields(const PairShape *s, FieldRow *row); /* returns how many */
 
 /* Who reads a prompt: the encoder its bytes, teacher and full text its tokens. The others read no more than M
  * tokens of it. */
-typedef enum { READ_BYTES, READ_TEACHER, READ_FULL, READ_BUDGET, READ_NONE, READ_STUDENT } PairReader;
+typedef enum { READ_BYTES, READ_TEACHER, READ_FULL, READ_BUDGET, READ_NONE } PairReader;
 
 /* Rows that B samples in a row need at most, packed. room (latent.room) is the share of the longest prompts'
  * rows that prompts take on average; one prompt's rows are to spare. A multiple of PAIRS_ALIGN, as
