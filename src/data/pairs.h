@@ -87,6 +87,8 @@ int pairs_open_val(Source **out, const Recipe *r, int64_t most, const Source *tr
 
 /* Makes the fields of a prompt without answer, as fill() does: for sampling. */
 int pairs_fill_prompt(const Recipe *r, const char *prompt, void *const *field);
+/* 1: the encoder does not read the beginning of this prompt; 0: it reads all; negative: no prompt. */
+int pairs_prompt_is_cut(const Recipe *r, const char *prompt);
 
 /* ---- text of tokens ---- */
 
