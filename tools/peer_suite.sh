@@ -5,7 +5,7 @@
 #            Runs beside anything that is not timed (4 min). torch_ppo.py, too, if PEERS has it.
 #   images   vit-b16, vit-l16, vit-1b, video-l16: rate, ratio, share of the card's limit, power (6 min)
 #   latents  the 8B shape with and without a teacher, with short prompts, as published, as the guide starts;
-#            the Qwen2.5-1.5B shape (8 min)
+#            the Qwen2.5-1.5B shape at 256 and 64 samples a step (8 min)
 #   jpeg     vit-l16 and vit-b16 from 20,000 JPEG files, cut from the photographs in folder PHOTOS (2 min)
 #   files    only makes these files
 #   clips    video-l16 from the album of clips CLIPS (brim data clips ... --frames 32 --size 256; 1 min)
@@ -95,16 +95,17 @@ part_latents() {
     local of k=(--no-limit latent.baselines=false memory_limit=80G)
     of=$(peer torch_latent.py --llm llama-8b --bs 64)
     row "8B, teacher" "$of" latent-llama-8b "${k[@]}"
-    table_row "the same, peer as published, batch 16" \
+    table_row "peer as published, batch 16" \
         "$(peer torch_latent.py --llm llama-8b --bs 16 --as-published)"
-    table_row "the same, peer eager, batch 4 x 4" \
+    table_row "peer as published, eager, 4 x 4" \
         "$(peer torch_latent.py --llm llama-8b --bs 4 --accum 4 --as-published --eager)"
     row "8B, teacher, 30 to 512 bytes" "$of" latent-llama-8b "${k[@]}" latent.least_bytes=30 latent.room=0.54
     of=$(peer torch_latent.py --llm llama-8b --bs 64 --no-teacher)
     row "8B, no teacher" "$of" latent-llama-8b "${k[@]}" latent.teacher=none
     of=$(peer torch_latent.py --llm qwen2.5-1.5b --bs 256)
-    row "Qwen2.5-1.5B, teacher" "$of" latent-qwen "${k[@]}"
     row "Qwen2.5-1.5B, 256 samples" "$of" latent-qwen "${k[@]}" step_samples=256
+    of=$(peer torch_latent.py --llm qwen2.5-1.5b --bs 64)
+    row "Qwen2.5-1.5B, 64 samples" "$of" latent-qwen "${k[@]}"
 }
 
 # JPEG files of about 100 KB: crops of the photographs, each another one, in ten folders.

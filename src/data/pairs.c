@@ -338,3 +338,14 @@ int pairs_fill_prompt(const Recipe *r, const char *prompt, void *const *field)
     pair_list_free(&l);
     return rc;
 }
+
+int pairs_prompt_is_cut(const Recipe *r, const char *prompt)
+{
+    PairShape s;
+    PairList  l = { 0 };
+    TRY(pairs_shape(&s, r));
+    int rc     = pair_list_prompt(&l, r, &s, prompt);
+    int is_cut = l.n_cut_bytes > 0;
+    pair_list_free(&l);
+    return rc < 0 ? rc : is_cut;
+}

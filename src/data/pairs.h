@@ -74,7 +74,7 @@ int pairs_fields(const PairShape *s, FieldRow *row); /* returns how many */
 
 /* Who reads a prompt: the encoder its bytes, teacher and full text its tokens. The others read no more than M
  * tokens of it. */
-typedef enum { READ_BYTES, READ_TEACHER, READ_FULL, READ_BUDGET, READ_NONE, READ_STUDENT } PairReader;
+typedef enum { READ_BYTES, READ_TEACHER, READ_FULL, READ_BUDGET, READ_NONE } PairReader;
 
 /* Rows that B samples in a row need at most, packed. room (latent.room) is the share of the longest prompts'
  * rows that prompts take on average; one prompt's rows are to spare. A multiple of PAIRS_ALIGN, as
@@ -87,6 +87,8 @@ int pairs_open_val(Source **out, const Recipe *r, int64_t most, const Source *tr
 
 /* Makes the fields of a prompt without answer, as fill() does: for sampling. */
 int pairs_fill_prompt(const Recipe *r, const char *prompt, void *const *field);
+/* 1: the encoder does not read the beginning of this prompt; 0: it reads all; negative: no prompt. */
+int pairs_prompt_is_cut(const Recipe *r, const char *prompt);
 
 /* ---- text of tokens ---- */
 
