@@ -8,6 +8,8 @@
 #   files    only makes these files
 #   clips    video-l16 from the album of clips CLIPS (brim data clips ... --frames 32 --size 256; 1 min)
 #   ladders  from the guides' starts of video (of CLIPS, if set) and latents to the whole (3 min)
+# tools/fetch_pictures.sh photos PHOTOS (and clips CLIPS) fetches these on a machine with a network. Parts
+# jpeg and clips also measure the loader alone: rate x headroom of a bench should be that, within 20 %.
 # PEERS: folder of torch_vit.py and torch_latent.py, for images and latents; without it Brim runs alone.
 # MORE: keys for every bench, to try the script on a CPU. Each bench and each peer has LIMIT_S (default 200).
 # Lines of `brim bench --json` go to OUT_FOLDER/bench.jsonl, a peer's own words to OUT_FOLDER/peers.txt.
@@ -38,6 +40,24 @@ print("%-34s %9.1f %9s %6s %7s %6s %6s %6s %6s %7s" % (name, b["per_s"], "%.1f" 
     "%.3f" % (b["per_s"] / peer) if peer else "-", show("step_ms", "%.1f"), show("mfu", "%.1f", 100),
     show("limit_share", "%.3f"), show("power_w", "%.0f"), show("utilisation", "%.0f", 100),
     show("loader_headroom", "%.1f")), flush=True)' "$1" "$2"
+}
+
+# What the loader alone feeds, with the threads of the last bench, beside what that bench says of it.
+loader_row() { # name, recipe, keys ...
+    local name=$1 recipe=$2 threads rate key keys=()
+    shift 2
+    [ -s "$work/bench" ] || return
+    for key in "$@" "${more[@]}"; do [[ $key != *=* ]] || keys+=("$key"); done
+    threads=$(tail -n 1 "$work/bench" | sed -nE 's/.*"loader_threads": ([0-9]+).*/\1/p')
+    rate=$("$build/brim" data show "recipes/$recipe.yaml" --measure 5 --threads "${threads:-1}" \
+        "${keys[@]}" 2>"$work/log" | sed -nE 's/^([0-9]+) samples\/s with .*/\1/p')
+    [ -n "$rate" ] || { echo "$name, loader alone: FAILED: $(tail -n 1 "$work/log")"; return; }
+    tail -n 1 "$work/bench" | python3 -c 'import json, sys
+b, name, alone = json.load(sys.stdin), sys.argv[1], float(sys.argv[2])
+said = b["per_s"] * (b["loader_headroom"] or 0)
+print("%-34s %9.1f alone, %d threads; rate x headroom says %.1f: %.3f of it" % (
+    name + ", loader", alone, b["loader_threads"], said, said / alone), flush=True)' "$name" "$rate" |
+        tee -a "$out/loader.txt"
 }
 
 # Samples/s that a peer prints last; nothing without PEERS.
@@ -83,7 +103,7 @@ make_jpegs() { # folder of photographs, folder to write, files
 import multiprocessing, os, random, sys
 from PIL import Image
 photos, to, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
-names = sorted(os.path.join(d, f) for d, _, fs in os.walk(photos) for f in fs)
+names = sorted(os.path.join(d, f) for d, _, fs in os.walk(photos) for f in fs if f[0] != ".")
 
 def write(k):
     dice = random.Random(k)
@@ -101,7 +121,9 @@ END
 
 # Written once: a first call with part `files` may run beside other work.
 part_files() {
-    [ -d "$work/jpeg" ] || make_jpegs "$PHOTOS" "$work/jpeg" "${FILES:-20000}"
+    [ -d "$work/jpeg" ] && return
+    rm -rf "$work/jpeg.part" # of a call that was ended
+    make_jpegs "$PHOTOS" "$work/jpeg.part" "${FILES:-20000}" && mv "$work/jpeg.part" "$work/jpeg"
 }
 
 part_jpeg() {
@@ -113,12 +135,14 @@ part_jpeg() {
         # part images has measured noise
         [ -n "$had_images" ] || row "$recipe, noise" "" $recipe --no-limit step_samples=$n
         row "$recipe, JPEG files" "" $recipe --no-limit step_samples=$n "data.train=$set"
+        loader_row "$recipe, JPEG files" $recipe "data.train=$set"
     done
 }
 
 part_clips() {
     [ -n "$had_images" ] || row "video-l16, noise" "" video-l16 --no-limit step_samples=32
     row "video-l16, clips" "" video-l16 --no-limit step_samples=32 "data.train=$(realpath "$CLIPS")"
+    loader_row "video-l16, clips" video-l16 "data.train=$(realpath "$CLIPS")"
 }
 
 part_ladders() {
