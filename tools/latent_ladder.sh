@@ -40,5 +40,5 @@ echo "|---|---|---|---|---|"
     rung "fused passes" "" $tune $graphs "$@"
     rung "tuned products" "up to 1.2x" $graphs "$@"
     rung "graphs, prefetch: the whole" "8 to 12x so far" "$@"
-    rung "prompts of 30 to 512 bytes, packed" "" latent.least_bytes=30 latent.room=0.54 "$@"
+    rung "prompts of 30 to 512 bytes, packed" "" latent.least_bytes=30 "$@"
 }

@@ -124,7 +124,7 @@ part_latents() {
         "$(peer torch_latent.py --llm llama-8b --bs 16 --as-published)"
     table_row "peer as published, eager, 4 x 4" \
         "$(peer torch_latent.py --llm llama-8b --bs 4 --accum 4 --as-published --eager)"
-    row "8B, teacher, 30 to 512 bytes" "$of" latent-llama-8b "${k[@]}" latent.least_bytes=30 latent.room=0.54
+    row "8B, teacher, 30 to 512 bytes" "$of" latent-llama-8b "${k[@]}" latent.least_bytes=30
     of=$(peer torch_latent.py --llm llama-8b --bs 64 --no-teacher)
     row "8B, no teacher" "$of" latent-llama-8b "${k[@]}" latent.teacher=none
     of=$(peer torch_latent.py --llm qwen2.5-1.5b --bs 256)

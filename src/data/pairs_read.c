@@ -422,11 +422,12 @@ static int read_text(PairReading *p, int validation, int own, const char *text, 
     return 0;
 }
 
-int pair_list_read(PairList *l, const Recipe *r, const PairShape *s, int validation)
+int pair_list_read(PairList *l, const Recipe *r, const PairShape *s, int validation, int quiet)
 {
     int         own = validation && r->data.val[0] != '\0';
     PairReading p   = { .list = l, .recipe = r, .shape = s, .name = own ? r->data.val : r->data.train };
-    p.quiet         = validation && !own; /* the training part is read first, from the same file */
+    /* The training part is read first, from the same file. */
+    p.quiet = quiet || (validation && !own);
     char  *text;
     size_t n;
     memset(l, 0, sizeof *l);

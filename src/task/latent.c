@@ -68,7 +68,7 @@ static double kl_weight(const Recipe *r)
 
 static int64_t rows_of(const Job *j, PairReader reader)
 {
-    return pairs_rows(&latent_of(j)->s, reader, j->fields.B, j->recipe.latent.room);
+    return pairs_rows(&latent_of(j)->s, reader, j->fields.B, pairs_share(&j->recipe));
 }
 
 static Tensor *declare_rows(Job *j, const char *name, int64_t n)
@@ -239,7 +239,7 @@ EncoderOut latent_record_encoder(Job *j, Prog *p)
                        .len       = j->field[PAIR_N_BYTES],
                        .query_row = t->query_row,
                        .align     = PAIRS_ALIGN,
-                       .mean_len  = (int)MAX((double)t->s.S * j->recipe.latent.room, 1) };
+                       .mean_len  = (int)MAX((double)t->s.S * pairs_share(&j->recipe), 1) };
     return encoder_record(&t->enc, p, &b);
 }
 
