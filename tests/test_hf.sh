@@ -268,6 +268,9 @@ tune=(data.kind=text data.train=other.txt "${cpu[@]}" steps=60 step_tokens=512 o
     eval.sequences=8 watch.report=false)
 brim eval base "${cpu[@]}" data.kind=text data.train=other.txt
 [ "$rc" -eq 0 ] && grep -q "bits per byte" said; verdict "an imported run evaluates text" $? "$(seen)"
+brim eval base "${cpu[@]}" data.kind=text data.val=other.txt
+[ "$rc" -eq 0 ] && grep -q "whole validation set" said && ! grep -q "data.train" said
+verdict "and all of it with data.val alone" $? "$(seen)"
 refused "an imported run has no data yet" "nothing to evaluate" eval base "${cpu[@]}"
 brim train base "${tune[@]}" "freeze=[embed,block.0]"
 before=$(sed -n 's/.*step 0: validation loss \([0-9.]*\).*/\1/p' said)
