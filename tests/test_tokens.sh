@@ -49,6 +49,11 @@ head -c 1000 text/more/packed.gz >cut.gz
 says "packed text that is cut" "cut.gz: damaged gzip data before byte 1000: it ends too early" data tokens \
     cut.gz --tokenizer tok --out x
 [ ! -e x ]; verdict "refused text leaves no folder" $? "$(ls -A x 2>&1)"
+mkdir -p loop/a; echo one >loop/one.txt; echo two >loop/a/two.txt
+ln -s . loop/here; ln -s . loop/again; ln -s .. loop/a/up
+timeout 20 "$brim" data tokens loop --tokenizer tok --out looped --val 0 >out 2>err; rc=$?
+[ $rc -eq 0 ] && grep -q '^2 files in' out && [ "$(grep -c 'a link to a folder that it lies in' err)" -eq 3 ]
+verdict "links back to a folder make no text twice" $? "exit code $rc: $(cat out err)"
 touch file
 says "a file for the result" "file: is not a folder: name another one" data tokens text --tokenizer tok \
     --out file --field body
