@@ -49,6 +49,9 @@ head -c 1000 text/more/packed.gz >cut.gz
 says "packed text that is cut" "cut.gz: damaged gzip data before byte 1000: it ends too early" data tokens \
     cut.gz --tokenizer tok --out x
 [ ! -e x ]; verdict "refused text leaves no folder" $? "$(ls -A x 2>&1)"
+printf '\xef\xbb\xbf{"text": "one"}\r\n{"text": "two"}\r\n' >marked.jsonl
+"$brim" data tokens marked.jsonl --tokenizer tok --out marked --val 0 >out 2>err && grep -q 'in 2 documents' out
+verdict "JSON lines with a byte order mark" $? "$(cat out err)"
 mkdir -p loop/a; echo one >loop/one.txt; echo two >loop/a/two.txt
 ln -s . loop/here; ln -s . loop/again; ln -s .. loop/a/up
 timeout 20 "$brim" data tokens loop --tokenizer tok --out looped --val 0 >out 2>err; rc=$?

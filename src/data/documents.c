@@ -382,13 +382,15 @@ static int refuse_field(const DocumentsConfig *cfg, const DocumentSpan *s, const
 /* Replaces the line in out by its field. */
 static int field_text(const DocumentsConfig *cfg, const DocumentSpan *s, DocumentText *out)
 {
-    const char  *p = out->text;
-    char         what[256];
-    json_error_t e;
-    size_t       blank = 0;
-    while (blank < s->len && strchr(" \t\r", p[blank]) && p[blank]) blank++;
-    if (blank == s->len) return 0;
-    json_t *j = json_loadb(p, s->len, JSON_ALLOW_NUL, &e);
+    static const char mark[] = "\xef\xbb\xbf"; /* U+FEFF: how some programs begin a file */
+    size_t            at = s->line == 1 && s->len >= 3 && memcmp(out->text, mark, 3) == 0 ? 3 : 0, blank = 0;
+    const char       *p = out->text + at;
+    size_t            n = s->len - at;
+    char              what[256];
+    json_error_t      e;
+    while (blank < n && strchr(" \t\r", p[blank]) && p[blank]) blank++;
+    if (blank == n) return 0;
+    json_t *j = json_loadb(p, n, JSON_ALLOW_NUL, &e);
     if (!j) {
         char shown[160];
         str_quote(shown, sizeof shown, e.text, strlen(e.text));
