@@ -60,7 +60,7 @@ static int plan_for(const Recipe *r, const Flags *f)
 static int plan_here(const Recipe *r, const Flags *f)
 {
     Setup s;
-    int   rc = setup_plan(&s, task_of(r), r, JOB_TRAIN);
+    int   rc = setup_plan(&s, task_of(r), r, JOB_TRAIN, NULL);
     if (rc == 0 && f->json) {
         choose_print_json(&s.choice, s.job, &s.machine, s.info.name, stdout);
     } else if (rc == 0) {
@@ -101,7 +101,7 @@ static int try_plan(const Recipe *r, const Flags *f, Choice *c)
         rc = choose_plan(c, &what, m, (ChooseRoom){ machine_room(m), recipe_memory_limit(r, m->mem_bytes) });
     } else {
         Setup s;
-        rc = setup_plan(&s, task_of(r), r, JOB_TRAIN);
+        rc = setup_plan(&s, task_of(r), r, JOB_TRAIN, NULL);
         *c = s.choice;
         setup_close(&s);
     }
