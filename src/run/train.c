@@ -208,11 +208,10 @@ static int find_good(Run *run)
                        str_plural(run->n_skip_row));
     }
     if (found == 0 && run->n_rollback >= MAX_ROLLBACKS) {
-        return err_set("%d step%s in a row skipped once more after %d rollbacks, each past other samples "
-                       "and the last to the oldest checkpoint, step %lld: giving up at step %lld "
-                       "(what may help: a lower optim.lr; a larger spike_factor or max_skips)",
-                       run->n_skip_row, str_plural(run->n_skip_row), run->n_rollback,
-                       (long long)run->rolled_to, at);
+        return err_set("giving up at step %lld: %d step%s in a row skipped again after %d rollbacks, the "
+                       "last to step %lld (what may help: a lower optim.lr; a larger spike_factor)",
+                       at, run->n_skip_row, str_plural(run->n_skip_row), run->n_rollback,
+                       (long long)run->rolled_to);
     }
     if (run->n_rollback > 0) {
         log_warn("the same failure after going back to step %lld: %s", (long long)run->rolled_to,
