@@ -512,7 +512,7 @@ static void bad_yaml(void **state)
         { "hello\n", NULL, "t.yaml:1: yaml: a recipe is a mapping of keys to values, like \"steps: 1000\"" },
         { "- steps\n", NULL, "t.yaml:1: yaml: a recipe is a mapping of keys to values, not a list" },
         { "model:\n\twidth: 5\n", NULL, "t.yaml:2: yaml: tab in the indentation; use spaces" },
-        { "steps: 5\n  seed: 1\n", NULL, "t.yaml:1: steps: expected an integer, got '5 seed'" },
+        { "steps: 5\n  seed: 1\n", NULL, "t.yaml:2: yaml: wrong indentation: the line above*" },
         { "model: {width: 8}\n  seed: 1\n", NULL, "t.yaml:2: yaml: *" },
         { "steps: [1, 2\n", NULL, "t.yaml:2: *" },
         { "steps: 'open\n", NULL, "t.yaml:*" },
