@@ -72,7 +72,7 @@ bad_text "warm-up and steps"        '3: optim.warmup: .*exceed' \
 bad_text "learning rates"           '2: optim.min_lr: .*exceed' \
     "${noise}optim: {lr: 1e-4, min_lr: 1e-3}\n"
 bad_text "no data"                  ' data.train: is missing'              'steps: 5\n'
-bad_text "missing data"             '1: data.train: no such file: none.txt' 'data: {train: none.txt}\n'
+bad_text "missing data"             '1: data.train: none.txt: no such file$' 'data: {train: none.txt}\n'
 bad_text "folder as data"           '1: data.train: .*is a folder'         'data: {train: .}\n'
 bad_text "vocabulary of text"       '2: model.vocab: ' \
     'data: {train: r.yaml}\nmodel: {vocab: 100}\n'

@@ -72,7 +72,7 @@ cp -r runs/mine kept; brim train "$here/recipes/cartpole.yaml" run=mine steps=1
     '^command line: run: .*runs/mine is a run of task lm, this recipe is of task ppo .run=NAME makes another'
 verdict "a recipe of another task is refused, and nothing changes" $? "$(seen)"; rm -r kept
 mv other.txt gone; brim train tiny.yaml run=mine steps=5; mv gone other.txt
-[ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && says '^command line: data.train: no such file: .*/other.txt'
+[ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && says '^command line: data.train: .*/other.txt: no such file'
 verdict "what is inherited is not said of a start that is refused" $? "$(seen)"
 brim train tiny.yaml run=mine steps=5 data.train=text.txt --change-data
 changed='as many tokens, other content'
