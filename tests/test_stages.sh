@@ -62,6 +62,13 @@ timeout 900 "$brim" train grow.yaml run=cut >cut.log 2>&1 </dev/null
 a=runs/whole/checkpoints/step-$(printf %08d $steps) b=runs/cut/checkpoints/step-$(printf %08d $steps)
 cmp "$a/model.safetensors" "$b/model.safetensors" && cmp "$a/optim.safetensors" "$b/optim.safetensors"
 verdict "killed in every stage and gone on: the same bits" $? "$(tail -n 2 cut.log)"
+"$brim" train grow.yaml run=asked steps=4000 'stages=[4:48]' image.size=32 image.patch=8 checkpoint.every=2 \
+    optim.warmup=0 >asked.log 2>&1 </dev/null &
+pid=$!
+for _ in $(seq 4000); do [ -e runs/asked/checkpoints/step-00000008/DONE ] && break; sleep 0.05; done
+kill -TERM $pid; wait $pid; rc=$?
+[ $rc -eq 0 ] && grep -q '^stopping after this step$' asked.log && grep -q 'SIGTERM received' asked.log
+verdict "a signal in the second stage is answered at once" $? "$rc: $(tail -n 3 asked.log)"
 out=$("$brim" eval whole 2>&1)
 echo "$out" | grep -q 'top-1'
 verdict "evaluated at the size of the last stage" $? "$out"

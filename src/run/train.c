@@ -609,6 +609,7 @@ static int run_stages(const Task *task, const Recipe *r, const TrainOptions *fir
                     .is_look = opt.is_look };
         TRY(run_rank(&run, &opt));
         if (!has_next(&run)) return 0;
+        signals_hush(comm_rank(comm) > 0); /* the last save of a stage hushed all */
         step        = run.at.step;
         opt.fresh   = 0;
         opt.begin_s = clock_now_s();
@@ -623,7 +624,7 @@ int train_run(const Task *task, const Recipe *r, const TrainOptions *opt)
     TRY(comm_open(&comm));
     if (comm_rank(comm) > 0) {
         quiet = fopen("/dev/null", "w");
-        signals_hush();
+        signals_hush(1);
     }
     log_open(quiet);
     int rc = run_stages(task, r, opt, comm);
