@@ -72,7 +72,7 @@ bad_text "warm-up and steps"        '3: optim.warmup: .*exceed' \
 bad_text "learning rates"           '2: optim.min_lr: .*exceed' \
     "${noise}optim: {lr: 1e-4, min_lr: 1e-3}\n"
 bad_text "no data"                  ' data.train: is missing'              'steps: 5\n'
-bad_text "missing data"             '1: data.train: no such file: none.txt' 'data: {train: none.txt}\n'
+bad_text "missing data"             '1: data.train: none.txt: no such file$' 'data: {train: none.txt}\n'
 bad_text "folder as data"           '1: data.train: .*is a folder'         'data: {train: .}\n'
 bad_text "vocabulary of text"       '2: model.vocab: ' \
     'data: {train: r.yaml}\nmodel: {vocab: 100}\n'
@@ -88,6 +88,12 @@ bad_text "unclosed quote"           '2: yaml: the quotation mark .* is never clo
 bad_text "quote closed by the next" '1: yaml: the quotation mark .* is closed only on line 3$' \
     'run: "abc\nsteps: 5\ninit: "x"\n'
 bad_text "indented too far"         '2: yaml: wrong indentation: the line above' 'run: abc\n  seed: 1\n'
+bad_text "a number, then too far"   '3: yaml: wrong indentation: the line above' \
+    'model:\n  layers: 2\n    width: 32\n'
+bad_text "the same at the top"      '3: yaml: wrong indentation: the line above' 'steps: 5\n\n  seed:\n'
+bad_text "a number without comma"   '2: yaml: the section of line 1 lacks a comma or its \}$' \
+    'model: {layers: 2\n  width: 32}\n'
+bad_text "a number of two lines"    '1: steps: expected an integer' 'steps: 5\n  6\n'
 bad_text "indented too little"      '3: yaml: wrong indentation: no key above' \
     'model:\n  width: 8\n layers: 5\n'
 bad_text "first key indented"       '2: yaml: wrong indentation: the keys above' '  steps: 5\nseed: 1\n'

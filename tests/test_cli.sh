@@ -190,7 +190,7 @@ for c in eval sample; do
 done
 "$brim" plan tiny.yaml device=cpu model.context=8192 step_tokens=8192 threads=4 memory_limit=25M >out 2>err
 rc=$?
-[ $rc -eq 2 ] && grep -q 'does not fit: .*scratch [0-9.]* .iB .*fewer threads' err
+[ $rc -eq 2 ] && grep -q 'does not fit: .* fewer threads .*would help' err && grep -q '^  scratch ' out
 verdict "what threads need for themselves is planned, too" $? "exit code $rc: $(cat out err)"
 # name, the line, then arguments
 says() {

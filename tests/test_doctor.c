@@ -119,7 +119,7 @@ static Made healthy_cpu(void)
     m.f.plan.peak_flops = m.f.plan.peak_mhz = NAN;
     m.f.plan.capability                     = 0;
     m.f.plan.threads                        = 8;
-    m.f.host                                = (FactsHost){ 8, 8, NAN, 1 };
+    m.f.host = (FactsHost){ .cpus = 8, .allowed = 8, .quota = NAN, .loader_threads = 1 };
     m.util = m.processes = NAN;
     m.own_cpu            = 7.8;
     m.cpu                = 0.98;
@@ -365,7 +365,7 @@ static void more_threads_are_no_more_cpus(void **state)
     m.wait_s         = 0.37;
     m.fill_s         = 0.39;
     m.f.trace        = (FactsTrace){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
-    m.f.host         = (FactsHost){ 2, 2, NAN, 1 };
+    m.f.host         = (FactsHost){ .cpus = 2, .allowed = 2, .quota = NAN, .loader_threads = 1 };
     m.f.plan.threads = 1;
     m.own_cpu        = 1.05;
     m.cpu            = 0.525;
@@ -457,7 +457,7 @@ static Made on_one_of_two_cpus(const char *recipe, const Task *task, double step
     m.step_s         = step_s;
     m.fill_s         = 1e-6;
     m.f.plan.threads = 1;
-    m.f.host         = (FactsHost){ 2, 2, NAN, 1 };
+    m.f.host         = (FactsHost){ .cpus = 2, .allowed = 2, .quota = NAN, .loader_threads = 1 };
     m.own_cpu        = 1;
     m.cpu            = 0.5;
     m.f.trace.step_s = step_s;
@@ -488,6 +488,38 @@ static void a_second_thread_gains_what_the_ops_allow(void **state)
             fail_msg("%s: %g predicted, %g measured", row[i].name, x ? x->gain : 0, row[i].gain);
         leave(v);
     }
+}
+
+/* Two CPUs of one core share its arithmetic units: the second one multiplies no faster. */
+static void threads_beyond_the_cores_gain_nothing(void **state)
+{
+    Made           m = on_one_of_two_cpus(SMALL_LM("4096", "128", "4"), &task_lm, 0.1338, 0.1305);
+    const Finding *x = NULL;
+    m.f.host.cores = m.f.host.allowed_cores = 1;
+    Visit *v                                = visit("siblings", &m, "threads: 1\n");
+    assert_null(found(v, "CPU threads"));
+    leave(v);
+    m.f.host.cpus = m.f.host.allowed = 4;
+    m.f.host.cores = m.f.host.allowed_cores = 2;
+    m.cpu                                   = 0.25;
+    v                                       = visit("more", &m, "threads: 1\n");
+    x                                       = found(v, "CPU threads");
+    assert_true(x && fabs(x->gain - 0.496) < 0.05 && strstr(x->verdict, "1 of 4 CPUs (2 cores) computes"));
+    assert_non_null(strstr(x->evidence, "4 threads on 2 cores save"));
+    leave(v);
+    /* Pinned to one CPU of each core: nothing is lost. Pinned to both of one core: the other core is. */
+    m.f.host.allowed = 2;
+    m.f.plan.threads = 2;
+    m.own_cpu        = 2;
+    m.cpu            = 0.5;
+    v                = visit("pinned", &m, "");
+    assert_null(found(v, "CPU quota"));
+    leave(v);
+    m.f.host.allowed_cores = 1;
+    v                      = visit("crowded", &m, "");
+    assert_true((x = found(v, "CPU quota")) && x->gain > 0.4);
+    assert_non_null(strstr(x->verdict, "2 of 4 CPUs (1 of 2 cores)"));
+    leave(v);
 }
 
 static void a_gain_of_threads_that_is_not_known_is_not_predicted(void **state)
@@ -755,6 +787,7 @@ int main(void)
         cmocka_unit_test(saving_the_best_is_said),
         cmocka_unit_test(cpu_runs_have_their_own),
         cmocka_unit_test(a_second_thread_gains_what_the_ops_allow),
+        cmocka_unit_test(threads_beyond_the_cores_gain_nothing),
         cmocka_unit_test(a_gain_of_threads_that_is_not_known_is_not_predicted),
         cmocka_unit_test(micro_batches_of_a_cpu_are_not_predicted),
         cmocka_unit_test(a_cpu_is_not_offered_all_memory),

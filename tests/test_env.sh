@@ -146,7 +146,7 @@ if command -v python3 >/dev/null; then
     [ $rc -eq 1 ] && grep -q 'observation place has shape \[3\], but its space has \[2\]' err
     verdict "python: another shape is named" $? "$(fail)"
     run show gym:none.py:Line
-    [ $rc -eq 2 ] && grep -q 'none.py: there is no such file' err && [ "$(wc -l <err)" -eq 1 ]
+    [ $rc -eq 2 ] && grep -q 'none.py: no such file' err && [ "$(wc -l <err)" -eq 1 ]
     verdict "python: a missing file" $? "$(fail)"
 else
     echo "skip: python3 is not installed"
@@ -173,7 +173,7 @@ else
     [ $rc -eq 0 ] && grep -q 'return [1-9]' out
     verdict "mujoco: a task of the user's" $? "$(fail)"
     run check mujoco:there-is-none.xml
-    [ $rc -eq 2 ] && grep -q 'there-is-none.xml: there is no such file' err
+    [ $rc -eq 2 ] && grep -q 'there-is-none.xml: no such file' err
     verdict "mujoco: a missing model" $? "$(fail)"
     for o in frame_skip=0:'expected a whole number' speed=1:'no such option'; do
         run check mujoco:humanoid.xml "${o%%:*}"; [ $rc -eq 2 ] && grep -q "${o%%:*}: ${o#*:}" err

@@ -226,7 +226,7 @@ refused "a prompt file that is none" "--prompt-file: /dev/null: is not a regular
     --prompt-file /dev/null
 echo 5 >one.txt
 refused "one id has no loss" "one.txt: one id has no next one to predict" eval tiny --ids one.txt
-refused "logits into no folder" "--logits: no such folder: nowhere" eval tiny --ids few.txt \
+refused "logits into no folder" "--logits: nowhere: no such folder" eval tiny --ids few.txt \
     --logits nowhere/x.npy
 brim eval tiny "${cpu[@]}" --ids few.txt --json &&
     grep -q '^{"loss": [0-9.]*, "perplexity": .*"targets": 59' said

@@ -77,7 +77,7 @@ refused "a picture inside a file"   'picture.*tiny.yaml: Not a directory'     --
 refused "a picture that's a folder" "picture.*'pictures' is not the name of"  --ladder --picture pictures
 refused "a picture without a name"  "picture.*'new/' is not the name of"      --ladder --picture new/
 mkfifo pipe
-refused "a picture in no folder"    "^command line: --picture: there is no folder $dir/none/deep$" --ladder \
+refused "a picture in no folder"    "^command line: --picture: $dir/none/deep: no such folder$" --ladder \
     --picture "$dir/none/deep/x.svg"
 [ ! -e none ]; verdict "and none is made" $? "$(ls)"
 refused "a picture that is a pipe"  'picture.*pipe: not a regular file'       --ladder --picture pipe

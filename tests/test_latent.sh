@@ -120,7 +120,7 @@ refused "a changed language model" "(latent-lm|other).safetensors" \
     "$brim" train "$recipe" run=whole $small steps=14 latent.llm=other.safetensors
 refused "a language model of another shape" "tensor block.4.norm1.weight is missing" \
     "$brim" train "$recipe" run=x model.layers=5
-refused "no such language model" "no such file or folder: nothing" \
+refused "no such language model" "nothing: no such file or folder" \
     "$brim" train "$recipe" run=x latent.llm=nothing
 refused "no language model" "latent.llm: is missing" "$brim" train "$recipe" run=x latent.llm=
 

@@ -389,9 +389,15 @@ refused() { # name, pattern, overrides
     [ $rc -eq 2 ] && echo "$out" | grep -qE -- "$pattern"
     verdict "$name" $? "exit code $rc: $out"
 }
+large="total_steps=0 ppo.rollout=65536 ppo.envs=64 ppo.minibatch=64 policy.width=1024 memory_limit=300M"
+# shellcheck disable=SC2086 # keys are words
 refused "what does not fit names what could give way" \
-    'does not fit.*half of ppo.rollout saves .*half of ppo.envs saves .*half of policy.width saves' \
-    total_steps=0 ppo.rollout=65536 ppo.envs=64 ppo.minibatch=64 policy.width=1024 memory_limit=300M
+    'does not fit: .*\(state [0-9.]+ MiB\) .*a larger memory_limit or half of ppo.rollout would help' $large
+# shellcheck disable=SC2086
+brim plan "$here/recipes/cartpole.yaml" $large
+[ $rc -eq 2 ] && says '^  activations ' &&
+    [ "$(grep -cE '^half of (ppo.rollout|ppo.envs|policy.width) saves [0-9.]+ MiB$' said)" -eq 3 ]
+verdict "brim plan has all that could give way" $? "exit code $rc: $(cat said)"
 refused "a slip in the environment's name" 'did you mean cartpole' env=cartpol
 refused "a minibatch that does not divide" 'must divide.*256 would do' ppo.minibatch=255
 train all cartpole total_steps=0 steps=1 eval.target=0 eval.every=0 eval.samples=1 ppo.envs=100 \

@@ -468,7 +468,7 @@ static void usr_term(void)
 
 static void hushed(void)
 {
-    signals_hush();
+    signals_hush(1);
     two_signals(SIGTERM, SIGUSR1);
 }
 

@@ -79,6 +79,7 @@ says "a damaged shard" "bad.bin: damaged" data verify bad.bin
 head -c 5000 set/train/00000.bin >short.bin
 says "a shard that is cut" "short.bin: truncated" data verify short.bin
 tail -c +65 piped/train/00000.bin | head -c 3000 >plain.bin
+says "a shard that is not there" "none.bin: no such file" data inspect none.bin
 says "ids without a header" "plain.bin: not a token shard" data inspect plain.bin
 "$brim" data inspect plain.bin --raw | grep -q 'plain.bin: uint16, '; verdict "inspect --raw" $? "nothing"
 

@@ -204,7 +204,7 @@ refused "a key that is mistyped" '^command line: toy.widht: unknown key \(did yo
 refused "a language model's key" '^command line: model.vocab: task toy has no such key$' \
     "$toy" plan toy.yaml model.vocab=100
 refused "no teacher" '^command line: toy.teacher: is missing: name' "$toy" plan toy.yaml toy.teacher=
-refused "a teacher that is not there" '^command line: toy.teacher: no such file: gone$' \
+refused "a teacher that is not there" '^command line: toy.teacher: gone: no such file$' \
     "$toy" train toy.yaml toy.teacher=gone run=none
 refused "a teacher of another width" \
     'toy.yaml:[0-9]+: toy.teacher: .*tensor up.weight has 768 numbers, toy.width and toy.out need 1152$' \

@@ -72,11 +72,11 @@ cp -r runs/mine kept; brim train "$here/recipes/cartpole.yaml" run=mine steps=1
     '^command line: run: .*runs/mine is a run of task lm, this recipe is of task ppo .run=NAME makes another'
 verdict "a recipe of another task is refused, and nothing changes" $? "$(seen)"; rm -r kept
 mv other.txt gone; brim train tiny.yaml run=mine steps=5; mv gone other.txt
-[ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && says '^command line: data.train: no such file: .*/other.txt'
+[ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && says '^command line: data.train: .*/other.txt: no such file'
 verdict "what is inherited is not said of a start that is refused" $? "$(seen)"
 brim train tiny.yaml run=mine steps=5 data.train=text.txt --change-data
-changed='as many tokens, but another content'
-[ $rc -eq 0 ] && says "warning: data.train: .*text.txt: the data changed since step 4 was saved: $changed"
+changed='as many tokens, other content'
+[ $rc -eq 0 ] && says "warning: data.train: .*text.txt: changed since step 4: $changed"
 verdict "--change-data goes on with it, and says so" $? "$(seen)"
 sed 's/text.txt/short.txt/' tiny.yaml >tiny2.yaml
 brim train tiny2.yaml run=plain steps=2; sed -i 's/short.txt/text.txt/' tiny2.yaml
@@ -87,7 +87,7 @@ verdict "a recipe that was edited is refused with its line" $? "$(seen)"
 cp short.txt copy.txt; sed -i 's/text.txt/copy.txt/' tiny2.yaml; brim train tiny2.yaml run=plain steps=3
 [ $rc -eq 0 ] && ! says warning; verdict "the same content under another name is the same" $? "$(seen)"
 tr a-z b-za <short.txt >copy.txt; brim train tiny2.yaml run=plain steps=4
-[ $rc -eq 0 ] && says "warning: data.train: .*copy.txt: the data changed since step 3 was saved: $changed"
+[ $rc -eq 0 ] && says "warning: data.train: .*copy.txt: changed since step 3: $changed"
 verdict "another content of the same length is noticed, and the file named" $? "$(seen)"
 
 # ---- another init ------------------------------------------------------------------------------------------

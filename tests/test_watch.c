@@ -640,6 +640,30 @@ static void test_host_energy(void **state)
     assert_int_equal(system_format("rm -r %s/%s", r->dir, "powercap"), 0);
 }
 
+/* Two cores of two CPUs, and one that does not say. */
+static void test_cores(void **state)
+{
+    static const char *const list[] = { "0,2", "1,3", "0,2", "1,3" };
+    static const int         all[] = { 0, 1, 2, 3 }, one[] = { 1, 3 }, each[] = { 2, 3 }, more[] = { 0, 4 };
+    Rig                     *r = *state;
+    char                     folder[160], path[200];
+    snprintf(folder, sizeof folder, "%s/cpu", r->dir);
+    for (int i = 0; i < ARRAY_LEN(list); i++) {
+        snprintf(path, sizeof path, "%s/cpu%d/topology", folder, i);
+        assert_int_equal(file_make_folders(path), 0);
+        assert_int_equal(system_format("echo %s >%s/thread_siblings_list", list[i], path), 0);
+    }
+    assert_int_equal(host_cores(folder, all, 4), 2);
+    assert_int_equal(host_cores(folder, one, 2), 1);
+    assert_int_equal(host_cores(folder, each, 2), 2);
+    assert_int_equal(host_cores(folder, more, 2), 0);
+    assert_int_equal(host_cores("/nowhere", all, 4), 0);
+    assert_int_equal(system_format("rm -r %s/%s", r->dir, "cpu"), 0);
+    int cores, allowed;
+    host_count_cores(&cores, &allowed);
+    assert_true(0 <= allowed && allowed <= cores && cores <= host_cpus());
+}
+
 static void test_host(void **state)
 {
     HostReading a, b;
@@ -684,6 +708,7 @@ int main(void)
         cmocka_unit_test_teardown(test_gpus, settled),
         cmocka_unit_test_teardown(test_runwatch, settled),
         cmocka_unit_test_teardown(test_host, settled),
+        cmocka_unit_test_teardown(test_cores, settled),
         cmocka_unit_test_teardown(test_host_energy, settled),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);

@@ -53,7 +53,7 @@ def maker(name):
         sys.path.insert(0, os.path.dirname(os.path.abspath(module)))
         spec = importlib.util.spec_from_file_location("brim_user_env", module)
         if spec is None or not os.path.exists(module):
-            raise SystemExit(f"{module}: there is no such file")
+            raise SystemExit(f"{module}: no such file")
         loaded = importlib.util.module_from_spec(spec)
         sys.modules["brim_user_env"] = loaded
         spec.loader.exec_module(loaded)

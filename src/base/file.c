@@ -347,6 +347,12 @@ const char *file_name_of(const char *path)
     return slash ? slash + 1 : path;
 }
 
+int file_refuse_open(const char *name)
+{
+    if (errno == ENOENT) return err_user("%s: no such file", name);
+    return err_user("%s: cannot be opened: %s", name, strerror(errno));
+}
+
 /* ---- Mapping ------------------------------------------------------------------------------------------- */
 
 int file_map(FileMap *m, const char *path)

@@ -60,6 +60,10 @@ typedef struct {
     size_t      size_bytes;
 } FileMap;
 
+/* Why open() failed, by errno: negative after err_user(). A file the user named that is not there reads alike
+ * everywhere: "NAME: no such file". */
+int file_refuse_open(const char *name);
+
 int  file_map(FileMap *m, const char *path); /* read-only; an empty file maps to 0 bytes */
 void file_unmap(FileMap *m);                 /* nothing for a zeroed or unmapped one */
 

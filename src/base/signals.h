@@ -22,8 +22,9 @@ int signals_pending(void);
 /* How many signals have come so far: code that waits notices another signal. */
 int signals_count(void);
 
-/* From now on the handler answers nothing: for all ranks but the first, and after the last step. */
-void signals_hush(void);
+/* on 1: from now on the handler answers nothing, for all ranks but the first, and after the last step. 0: the
+ * handler answers again. */
+void signals_hush(int on);
 
 /* Forgets a request that was served without stopping. */
 void signals_clear(void);

@@ -94,7 +94,7 @@ static int check_picture(const char *path)
     char folder[PATH_MAX];
     if (path[0] != '/' || file_folder_of(path, folder, sizeof folder) < 0) return 0;
     if (file_kind(folder) == FILE_FOLDER) return 0;
-    return err_user("command line: --picture: there is no folder %s", folder);
+    return err_user("command line: --picture: %s: no such folder", folder);
 }
 
 /* A place that cannot be written is the user's to change, and better now than after the measuring. */

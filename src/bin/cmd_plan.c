@@ -35,6 +35,13 @@ typedef struct {
     int         list, json;
 } Flags;
 
+/* Why nothing fits; the line of the error comes behind it. */
+static int print_refusal(const Choice *c, const Flags *f)
+{
+    if (!f->json) printf("%s", c->refusal);
+    return -1;
+}
+
 static int plan_for(const Recipe *r, const Flags *f)
 {
     const Machine *m = machine_asked(f->gpu);
@@ -44,7 +51,7 @@ static int plan_for(const Recipe *r, const Flags *f)
     ChooseRoom  room = { machine_room(m), recipe_memory_limit(r, m->mem_bytes) };
     Choice      c;
     Job        *j;
-    TRY(choose_plan(&c, &what, m, room));
+    if (choose_plan(&c, &what, m, room) < 0) return print_refusal(&c, f);
     TRY(build_create(&j, task, r, &c.row[c.best].choice, JOB_TRAIN, what.vt));
     int rc = switches_check(j, what.vt, c.why);
     if (rc == 0 && f->json) {
@@ -60,12 +67,14 @@ static int plan_for(const Recipe *r, const Flags *f)
 static int plan_here(const Recipe *r, const Flags *f)
 {
     Setup s;
-    int   rc = setup_plan(&s, task_of(r), r, JOB_TRAIN);
+    int   rc = setup_plan(&s, task_of(r), r, JOB_TRAIN, NULL);
     if (rc == 0 && f->json) {
         choose_print_json(&s.choice, s.job, &s.machine, s.info.name, stdout);
     } else if (rc == 0) {
         setup_print_machine(&s, stdout);
         print_all(&s.choice, s.job, &s.machine, f->list);
+    } else if (!s.job) {
+        print_refusal(&s.choice, f);
     }
     setup_close(&s);
     return rc;
@@ -101,7 +110,7 @@ static int try_plan(const Recipe *r, const Flags *f, Choice *c)
         rc = choose_plan(c, &what, m, (ChooseRoom){ machine_room(m), recipe_memory_limit(r, m->mem_bytes) });
     } else {
         Setup s;
-        rc = setup_plan(&s, task_of(r), r, JOB_TRAIN);
+        rc = setup_plan(&s, task_of(r), r, JOB_TRAIN, NULL);
         *c = s.choice;
         setup_close(&s);
     }

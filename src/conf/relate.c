@@ -242,9 +242,9 @@ static int refuse_missing(const Recipe *r, const char *key, const char *path)
         to[len] = '\0';
         recipe_blame(r, key, "%s is a link to %s, which is not there", path, to);
     } else if (near.best) {
-        recipe_blame(r, key, "no such file: %s (did you mean %s?)", path, near.best);
+        recipe_blame(r, key, "%s: no such file (did you mean %s?)", path, near.best);
     } else {
-        recipe_blame(r, key, "no such file: %s", path);
+        recipe_blame(r, key, "%s: no such file", path);
     }
     arena_deinit(&arena);
     return -1;

@@ -260,6 +260,30 @@ static int refuse_bytes(const char *name, const char *text, size_t n)
     return 0;
 }
 
+/* A value without quotation marks goes on in lines that are indented further. */
+static int has_lines(const yaml_event_t *e)
+{
+    return e->type == YAML_SCALAR_EVENT && e->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+           e->end_mark.line > e->start_mark.line;
+}
+
+/* Handles one event; 0 also at the end. A value of several lines that is refused is a slip in most recipes:
+ * the line below is indented too far, and libyaml finds the colon there only now. */
+static int handle_next(Walk *w, yaml_parser_t *p, const char *text, size_t n)
+{
+    yaml_event_t event;
+    if (!yaml_parser_parse(p, &event)) return refuse_syntax(w, p, text, n);
+    int rc = handle(w, &event), lines = has_lines(&event);
+    yaml_event_delete(&event);
+    if (rc == 0 || !lines) return rc;
+    if (yaml_parser_parse(p, &event)) {
+        yaml_event_delete(&event);
+        return rc;
+    }
+    err_clear();
+    return refuse_syntax(w, p, text, n);
+}
+
 int walk_yaml(const char *name, const char *text, size_t n, int (*visit_item)(void *, const WalkItem *),
               void *ctx)
 {
@@ -274,15 +298,7 @@ int walk_yaml(const char *name, const char *text, size_t n, int (*visit_item)(vo
     yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING); /* otherwise it guesses UTF-16 from two bytes */
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, n);
     int rc = 0;
-    while (rc == 0 && !w.done) {
-        yaml_event_t event;
-        if (!yaml_parser_parse(&parser, &event)) {
-            rc = refuse_syntax(&w, &parser, text, n);
-            break;
-        }
-        rc = handle(&w, &event);
-        yaml_event_delete(&event);
-    }
+    while (rc == 0 && !w.done) rc = handle_next(&w, &parser, text, n);
     yaml_parser_delete(&parser);
     return rc;
 }

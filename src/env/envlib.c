@@ -55,7 +55,7 @@ static int take_api(EnvLib *l, const EnvApi *api)
 static int open_object(EnvLib *l)
 {
     char path[512] = "";
-    if (file_kind(l->name) != FILE_REGULAR) return err_user("%s: there is no such file", l->name);
+    if (file_kind(l->name) != FILE_REGULAR) return err_user("%s: no such file", l->name);
     /* Without a folder dlopen() would look in the system's library folders. */
     str_append(path, sizeof path, "%s%s", strchr(l->name, '/') ? "" : "./", l->name);
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);

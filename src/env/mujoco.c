@@ -338,7 +338,7 @@ static int read_options(Options *o, Mujoco *e, const char *const *option, int n,
         return -1;
     }
     if (file_kind(o->model) != FILE_REGULAR) {
-        snprintf(error, n_error, "%s: there is no such file (Debian's models: libmujoco-samples)", o->model);
+        snprintf(error, n_error, "%s: no such file (Debian's models: libmujoco-samples)", o->model);
         return -1;
     }
     if (!o->task[0])

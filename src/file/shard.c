@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -330,7 +331,7 @@ static int open_with(ShardHeader *out, const char *path, ParseHeader parse)
     unsigned char prefix[SHARD_PREFIX_BYTES];
     struct stat   st;
     int           fd = fault_hit(FAULT_OPEN) ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return err_user("%s: cannot be opened: %s", path, strerror(errno));
+    if (fd < 0) return file_refuse_open(path);
     if (fstat(fd, &st) != 0) {
         err_sys("%s: stat", path);
     } else if (!S_ISREG(st.st_mode)) {

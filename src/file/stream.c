@@ -2,6 +2,7 @@
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/file.h"
 #include "base/mem.h"
 
 #include <errno.h>
@@ -108,7 +109,7 @@ static int open_file(Stream *s, const char *path)
     struct stat st;
     int         std = strcmp(path, "-") == 0;
     s->fd           = fault_hit(FAULT_OPEN) ? -1 : std ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
-    if (s->fd < 0) return err_user("%s: cannot be opened: %s", s->name, strerror(errno));
+    if (s->fd < 0) return file_refuse_open(s->name);
     if (fstat(s->fd, &st) != 0) return err_sys("%s: stat", s->name);
     if (S_ISDIR(st.st_mode)) return err_user("%s: is a folder", s->name);
     return look(s);

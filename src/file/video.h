@@ -3,7 +3,9 @@
  * 1. The libraries are opened at run time, in the version whose headers the program was built with. If the
  *    libraries are missing (or were missing at build time), video_open() says so; clips then come from
  *    albums.
- * 2. Frames come in the order they are shown. Packets that cannot be decoded are passed over and counted. */
+ * 2. Frames come in the order they are shown. Packets that cannot be decoded are passed over and counted.
+ * 3. Frames stand as players show them: quarter turns and mirrors that a camera noted in the file are
+ *    applied, those of the first frame to all. */
 #ifndef FILE_VIDEO_H
 #define FILE_VIDEO_H
 

@@ -12,6 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What a file's header says about showing frames: FFmpeg 6.1 and later hand it on to every frame. Before, the
+ * stream alone has it. */
+#define IS_IN_FRAMES (LIBAVCODEC_VERSION_INT >= AV_VERSION_INT(60, 31, 0))
+#if IS_IN_FRAMES
+#define DISPLAY_CALL(X) X(avutil, av_frame_get_side_data)
+#else
+#define DISPLAY_CALL(X) X(avformat, av_stream_get_side_data)
+#endif
+
 /* What is called of the libraries, by the types of their own headers. */
 #define VIDEO_CALLS(X)                                                                                       \
     X(avutil, av_log_set_level)                                                                              \
@@ -34,7 +43,8 @@
     X(avformat, av_read_frame)                                                                               \
     X(swscale, sws_getCachedContext)                                                                         \
     X(swscale, sws_scale)                                                                                    \
-    X(swscale, sws_freeContext)
+    X(swscale, sws_freeContext)                                                                              \
+    DISPLAY_CALL(X)
 
 #define DECLARE(lib, name) __typeof__(name) *name;
 
@@ -42,6 +52,13 @@ typedef struct {
     VIDEO_CALLS(DECLARE)
     void *avutil, *avcodec, *avformat, *swscale;
 } Calls;
+
+/* From a frame as it is coded to the frame as it is shown. */
+typedef struct {
+    int on_side;    /* rows become columns */
+    int from_right; /* a coded row is read backwards */
+    int from_below; /* coded rows are taken from the last one upwards */
+} Turn;
 
 struct Video {
     Calls              c;
@@ -51,9 +68,10 @@ struct Video {
     AVPacket          *packet;
     AVFrame           *frame;
     struct SwsContext *sws;
-    int                stream, w, h, drained;
+    int                stream, w, h, drained; /* w, h: as coded */
+    Turn               turn;
     int64_t            damaged;
-    ImageBuf           rgb;
+    ImageBuf           rgb, shown;
 };
 
 /* ---- Libraries ------------------------------------------------------------------------------------- */
@@ -161,6 +179,7 @@ void video_close(Video *v)
     if (v->format) v->c.avformat_close_input(&v->format);
     close_calls(&v->c);
     free(v->rgb.data);
+    free(v->shown.data);
     free(v);
 }
 
@@ -168,13 +187,55 @@ int64_t video_damaged(const Video *v) { return v->damaged; }
 
 /* ---- Frames ---------------------------------------------------------------------------------------- */
 
-/* A stream whose pictures change size is scaled to the first one's. */
-static int convert(Video *v, VideoFrame *out)
+/* The matrix of the frame in hand: nine numbers, or NULL. */
+#if IS_IN_FRAMES
+static const void *display_matrix(const Video *v)
+{
+    const AVFrameSideData *d = v->c.av_frame_get_side_data(v->frame, AV_FRAME_DATA_DISPLAYMATRIX);
+    return d ? d->data : NULL;
+}
+#else
+static const void *display_matrix(const Video *v)
+{
+    return v->c.av_stream_get_side_data(v->format->streams[v->stream], AV_PKT_DATA_DISPLAYMATRIX, NULL);
+}
+#endif
+
+/* A pixel (x, y) is shown at (ax + cy, bx + dy) by the matrix {a, b, 0, c, d, 0, ...}. Cameras only turn by
+ * quarters and mirror, so signs and the larger pair say everything. */
+static Turn find_turn(const Video *v)
+{
+    const void *matrix = display_matrix(v);
+    int32_t     m[9]   = { 0 };
+    if (matrix) memcpy(m, matrix, sizeof m);
+    int64_t upright = llabs(m[0]) + llabs(m[4]), on_side = llabs(m[1]) + llabs(m[3]);
+    if (on_side > upright) return (Turn){ 1, m[1] < 0, m[3] < 0 };
+    return (Turn){ 0, m[0] < 0, m[4] < 0 };
+}
+
+static int as_coded(const Turn *t) { return !t->on_side && !t->from_right && !t->from_below; }
+
+/* Writes a coded frame of w x h pixels as the turn shows it. */
+static void show(uint8_t *out, const uint8_t *rgb, int w, int h, const Turn *t)
+{
+    int     shown_w = t->on_side ? h : w, shown_h = t->on_side ? w : h;
+    int64_t along = t->from_right ? -3 : 3, down = (int64_t)w * (t->from_below ? -3 : 3);
+    int64_t dx = t->on_side ? down : along, dy = t->on_side ? along : down;
+    rgb += (t->from_right ? w - 1 : 0) * 3 + (int64_t)(t->from_below ? h - 1 : 0) * w * 3;
+    for (int y = 0; y < shown_h; y++) {
+        const uint8_t *at = rgb + y * dy;
+        for (int x = 0; x < shown_w; x++, at += dx, out += 3) memcpy(out, at, 3);
+    }
+}
+
+/* Converts to v->rgb. A stream whose pictures change size is scaled to the first one's. */
+static int convert(Video *v)
 {
     const AVFrame *f = v->frame;
     if (v->w == 0) {
-        v->w = f->width;
-        v->h = f->height;
+        v->w    = f->width;
+        v->h    = f->height;
+        v->turn = find_turn(v);
     }
     if (v->w < 1 || v->h < 1 || v->w > IMAGE_SIDE_MOST || v->h > IMAGE_SIDE_MOST)
         return err_user("%s: frames of %d x %d pixels", v->path, v->w, v->h);
@@ -186,7 +247,18 @@ static int convert(Video *v, VideoFrame *out)
     uint8_t *plane[4]  = { v->rgb.data, NULL, NULL, NULL };
     int      stride[4] = { v->w * 3, 0, 0, 0 };
     v->c.sws_scale(v->sws, (const uint8_t *const *)f->data, f->linesize, 0, f->height, plane, stride);
+    return 0;
+}
+
+static int give(Video *v, VideoFrame *out)
+{
+    TRY(convert(v));
     *out = (VideoFrame){ v->rgb.data, v->w, v->h };
+    if (as_coded(&v->turn)) return 1;
+    TRY(image_buf_need(&v->shown, (size_t)v->w * (size_t)v->h * 3));
+    show(v->shown.data, v->rgb.data, v->w, v->h, &v->turn);
+    *out = v->turn.on_side ? (VideoFrame){ v->shown.data, v->h, v->w }
+                           : (VideoFrame){ v->shown.data, v->w, v->h };
     return 1;
 }
 
@@ -209,7 +281,7 @@ int video_next(Video *v, VideoFrame *out)
 {
     for (;;) {
         int rc = v->c.avcodec_receive_frame(v->codec, v->frame);
-        if (rc == 0) return convert(v, out);
+        if (rc == 0) return give(v, out);
         if (rc == AVERROR_EOF || (v->drained && rc == AVERROR(EAGAIN))) return 0;
         if (rc != AVERROR(EAGAIN)) {
             v->damaged++;

@@ -43,8 +43,9 @@ typedef struct {
     int       n, best; /* best -1: none fits */
     size_t    budget_bytes;
     DType     compute;
-    int       fp8;      /* 1: products in fp8 */
-    char      why[160]; /* precision and its reason */
+    int       fp8;           /* 1: products in fp8 */
+    char      why[160];      /* precision and its reason */
+    char      refusal[1400]; /* lines: what takes the memory when nothing fits, and what could give way */
 } Choice;
 
 /* What is planned. */
@@ -56,7 +57,8 @@ typedef struct {
     unsigned      parts;      /* JobParts */
 } ChooseFor;
 
-/* Fills *c. Negative after err_user()/err_set() when nothing fits, saying what would. */
+/* Fills *c. Negative after err_user()/err_set(), when nothing fits with the change that would help most; then
+ * c->refusal has the rest. */
 int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom room);
 
 /* Predicted for one step of one rank: the sum over the rows of its schedule. */

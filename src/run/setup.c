@@ -137,9 +137,9 @@ int setup_open(Setup *s, const Task *task, const Recipe *r, unsigned parts)
     return setup_open_ranks(s, task, r, parts, NULL);
 }
 
-int setup_plan(Setup *s, const Task *task, const Recipe *r, unsigned parts)
+int setup_plan(Setup *s, const Task *task, const Recipe *r, unsigned parts, Comm *comm)
 {
-    return plan_ranks(s, task, r, parts, NULL);
+    return plan_ranks(s, task, r, parts, comm);
 }
 
 static int bind_and_init(Setup *s)

@@ -27,8 +27,9 @@ int setup_open(Setup *s, const Task *task, const Recipe *r, unsigned parts);
 /* The same for one of several ranks: each takes a GPU of its own, and all make the same choice. comm is
  * borrowed until setup_close(). NULL: as above. */
 int setup_open_ranks(Setup *s, const Task *task, const Recipe *r, unsigned parts, Comm *comm);
-/* Device and plan alone: no device memory is taken, no weight made. For looking, not for running. */
-int  setup_plan(Setup *s, const Task *task, const Recipe *r, unsigned parts);
+/* Device and plan alone: no device memory is taken, no weight made. For looking, not for running. comm as
+ * above. */
+int  setup_plan(Setup *s, const Task *task, const Recipe *r, unsigned parts, Comm *comm);
 void setup_close(Setup *s);
 
 /* Device, versions, host: machine.txt. */

@@ -209,11 +209,10 @@ static int find_good(Run *run)
                        str_plural(run->n_skip_row));
     }
     if (found == 0 && run->n_rollback >= MAX_ROLLBACKS) {
-        return err_set("%d step%s in a row skipped once more after %d rollbacks, each past other samples "
-                       "and the last to the oldest checkpoint, step %lld: giving up at step %lld "
-                       "(what may help: a lower optim.lr; a larger spike_factor or max_skips)",
-                       run->n_skip_row, str_plural(run->n_skip_row), run->n_rollback,
-                       (long long)run->rolled_to, at);
+        return err_set("giving up at step %lld: %d step%s in a row skipped again after %d rollbacks, the "
+                       "last to step %lld (what may help: a lower optim.lr; a larger spike_factor)",
+                       at, run->n_skip_row, str_plural(run->n_skip_row), run->n_rollback,
+                       (long long)run->rolled_to);
     }
     if (run->n_rollback > 0) {
         log_warn("the same failure after going back to step %lld: %s", (long long)run->rolled_to,
@@ -542,24 +541,25 @@ static int run_rank(Run *run, const TrainOptions *opt)
     watchdog_end(&run->watchdog);
     watch_end(run);
     train_close(run);
-    comm_close(run->comm, rc == 0);
     return rc;
 }
 
 /* ---- stages ------------------------------------------------------------------------------------------- */
 
-/* The step that a start goes on from, as far as names of checkpoints tell. */
-static int64_t find_step(const Recipe *r, const TrainOptions *opt)
+/* The step that a start goes on from, as far as names of checkpoints tell rank 0. */
+static int find_step(const Recipe *r, const TrainOptions *opt, Comm *comm, int64_t *step)
 {
-    RunDir  d;
-    int64_t step = 0;
-    if (opt->fresh || rundir_paths(&d, r->run) < 0 || ckpt_list(d.checkpoints, &step, 1) <= 0) step = 0;
+    RunDir d;
+    *step = 0;
+    if (comm_rank(comm) == 0 && !opt->fresh &&
+        (rundir_paths(&d, r->run) < 0 || ckpt_list(d.checkpoints, step, 1) <= 0))
+        *step = 0;
     err_clear(); /* what cannot be listed is said when the run is opened */
-    return step;
+    return comm_broadcast(comm, step, sizeof *step);
 }
 
 /* Every stage to come is planned before the first step. */
-static int plan_stages(const Task *task, const Recipe *r, int64_t step)
+static int plan_stages(const Task *task, const Recipe *r, Comm *comm, int64_t step)
 {
     Recipe    stage;
     TaskStage range = { 0, 0 };
@@ -568,18 +568,19 @@ static int plan_stages(const Task *task, const Recipe *r, int64_t step)
         Setup s;
         range = task->stage(r, step, &stage);
         if (range.from == 0 && range.until >= r->steps) return 0; /* one stage: train_open() plans it */
-        int rc = setup_plan(&s, task, &stage, JOB_TRAIN);
+        int rc = setup_plan(&s, task, &stage, JOB_TRAIN, comm);
         if (rc == 0)
             log_info("stage from step %lld to %lld: micro-batch %lld, %s planned", (long long)range.from,
                      (long long)range.until, (long long)s.job->choice.micro_batch,
                      str_bytes(mem, sizeof mem, (double)store_total_bytes(&s.job->store)));
+        if (rc < 0) comm_leave(comm); /* closing the device may wait for the others */
         setup_close(&s);
         TRY(rc);
     }
     return 0;
 }
 
-/* 1: the run goes on with another stage. */
+/* 1: the run goes on with another stage. Every rank says the same. */
 static int has_next(const Run *run)
 {
     if (run->idle || run->is_look || run->asked.signal || run->asked.over_budget ||
@@ -588,53 +589,49 @@ static int has_next(const Run *run)
     return run->at.step < run->begin || (run->at.step >= run->end && run->end < run->r->steps);
 }
 
-/* One stage after the other: each is opened from the checkpoint that the one before left. */
-static int run_stages(const Task *task, const Recipe *r, const TrainOptions *first)
+/* One stage after the other: each is opened from the checkpoint that the one before left. A task without
+ * stages has one. */
+static int run_stages(const Task *task, const Recipe *r, const TrainOptions *first, Comm *comm)
 {
     TrainOptions opt   = *first;
-    int64_t      step  = find_step(r, first);
     Recipe       stage = *r;
-    TRY(plan_stages(task, r, step));
+    TaskStage    range = { 0, r->steps };
+    int64_t      step  = 0;
+    if (task->stage) {
+        TRY(find_step(r, first, comm, &step));
+        TRY(plan_stages(task, r, comm, step));
+    }
     for (;;) {
-        TaskStage range = task->stage(r, MIN(step, r->steps - 1), &stage);
-        Run       run   = { .task    = task,
-                            .r       = &stage,
-                            .begin_s = opt.begin_s,
-                            .begin   = range.from,
-                            .end     = range.until,
-                            .is_look = opt.is_look };
+        if (task->stage) range = task->stage(r, MIN(step, r->steps - 1), &stage);
+        Run run = { .task    = task,
+                    .r       = &stage,
+                    .comm    = comm,
+                    .begin_s = opt.begin_s,
+                    .begin   = range.from,
+                    .end     = range.until,
+                    .is_look = opt.is_look };
         TRY(run_rank(&run, &opt));
         if (!has_next(&run)) return 0;
+        signals_hush(comm_rank(comm) > 0); /* the last save of a stage hushed all */
         step        = run.at.step;
         opt.fresh   = 0;
         opt.begin_s = clock_now_s();
     }
 }
 
-/* Several ranks have one stage so far. */
-static int run_either(Run *run, const TrainOptions *opt)
-{
-    const Recipe *r    = run->r;
-    Recipe        only = *r;
-    if (!run->comm && run->task->stage) return run_stages(run->task, r, opt);
-    if (run->task->stage && run->task->stage(r, 0, &only).until < r->steps)
-        return err_user("%s: stages are for one process so far, not for %d ranks", r->file,
-                        comm_world(run->comm));
-    return run_rank(run, opt);
-}
-
 int train_run(const Task *task, const Recipe *r, const TrainOptions *opt)
 {
-    Run   run   = { .task = task, .r = r, .begin_s = opt->begin_s, .end = r->steps, .is_look = opt->is_look };
+    Comm *comm  = NULL;
     FILE *quiet = NULL; /* where all ranks but the first talk to */
     TRY(signals_install());
-    TRY(comm_open(&run.comm));
-    if (comm_rank(run.comm) > 0) {
+    TRY(comm_open(&comm));
+    if (comm_rank(comm) > 0) {
         quiet = fopen("/dev/null", "w");
-        signals_hush();
+        signals_hush(1);
     }
     log_open(quiet);
-    int rc = run_either(&run, opt);
+    int rc = run_stages(task, r, opt, comm);
+    comm_close(comm, rc == 0);
     log_close();
     if (quiet) fclose(quiet);
     return rc;

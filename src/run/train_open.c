@@ -123,6 +123,22 @@ static int is_other(const Source *s, uint64_t was, int64_t was_size)
     return was_size != s->size;
 }
 
+static void warn_changed(const Run *run, int of_val)
+{
+    const CkptState *at  = &run->at;
+    const Source    *s   = of_val ? run->val : run->train;
+    int64_t          was = of_val ? at->val_size : at->train_size, now = s ? s->size : 0;
+    char             how[96];
+    if (was == now) {
+        snprintf(how, sizeof how, "as many %s, other content", run->task->unit);
+    } else {
+        snprintf(how, sizeof how, "%lld %s%s are %lld now", (long long)was, run->task->unit,
+                 of_val ? " for validation" : "", (long long)now);
+    }
+    log_warn("%s: changed since step %lld: %s; other samples follow, and validation may not compare",
+             (s ? s : run->train)->name, (long long)at->step, how);
+}
+
 /* A file that grew or was replaced: allowed, but other samples follow, and what was held back for validation
  * may be among them. Another file is most often a slip: it must be asked for. One with the same content is
  * the same. */
@@ -143,16 +159,7 @@ static int check_data(const Run *run, const TrainOptions *opt)
                             now, run->dir.path, at->was_data);
     }
     if (!new_train && !new_val) return 0;
-    if (at->train_size == train && at->val_size == val) {
-        log_warn("%s: the data changed since step %lld was saved: as many %s, but another content, so other "
-                 "samples follow, and validation may not compare",
-                 new_train ? run->train->name : run->val->name, (long long)at->step, run->task->unit);
-        return 0;
-    }
-    log_warn("%s: the data changed since step %lld was saved: %lld %s for training and %lld for validation "
-             "are %lld and %lld now, so other samples follow, and validation may not compare",
-             run->train->name, (long long)at->step, (long long)at->train_size, run->task->unit,
-             (long long)at->val_size, (long long)train, (long long)val);
+    warn_changed(run, at->train_size == train && (at->val_size != val || !new_train));
     return 0;
 }
 

@@ -199,7 +199,7 @@ int train_save_last(Run *run)
     int    n_signal = signals_count();
     run->is_over    = 1;
     watchdog_end(&run->watchdog);
-    signals_hush(); /* no step comes that a signal could end */
+    signals_hush(1); /* no step comes that a signal could end */
     train_wait_save(run);
     if (train_is_broken(run)) return end_broken(run);
     while (run->last_saved != run->at.step || run->save_failed) {

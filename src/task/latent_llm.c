@@ -59,7 +59,7 @@ static int find_weights(const char *path, char *buf)
         if (find_newest(buf, path)) return 0;
         return err_user("%s is neither a run of Brim with a checkpoint nor a folder with model.safetensors",
                         path);
-    default: return err_user("no such file or folder: %s", path);
+    default: return err_user("%s: no such file or folder", path);
     }
 }
 

@@ -122,7 +122,7 @@ static int add_file(Prompts *p, const char *path, const Recipe *r)
     size_t   n, at = 0;
     int      rc = 0, n_empty = 0;
     FileKind kind = file_kind(path);
-    if (kind == FILE_NONE) return err_user("command line: --prompt-file: no such file: %s", path);
+    if (kind == FILE_NONE) return err_user("command line: --prompt-file: %s: no such file", path);
     if (kind != FILE_REGULAR) return err_user("command line: --prompt-file: %s: is not a regular file", path);
     TRY(file_read_all(path, PROMPT_FILE_BYTES, &text, &n));
     while (at < n && rc == 0) {

@@ -28,7 +28,7 @@ static int64_t read_ids(const char *path, int64_t vocab, int32_t **out)
     const char       *bad       = "";
     char             *text, shown[64];
     size_t            size;
-    if (file_kind(path) == FILE_NONE) return err_user("command line: --ids: no such file: %s", path);
+    if (file_kind(path) == FILE_NONE) return err_user("command line: --ids: %s: no such file", path);
     TRY(file_read_all(path, IDS_BYTES, &text, &size));
     *out      = malloc(sizeof **out * (size / 2 + 1));
     int64_t n = *out ? str_parse_ids(text, size, between, vocab, *out, &bad) : err_sys("memory for %s", path);
@@ -66,7 +66,7 @@ static int check_folder(const char *path)
 {
     char folder[PATH_MAX];
     if (file_folder_of(path, folder, sizeof folder) == 0 && file_kind(folder) == FILE_FOLDER) return 0;
-    return err_user("command line: --logits: no such folder: %s", folder);
+    return err_user("command line: --logits: %s: no such folder", folder);
 }
 
 static void print_score(const Score *s, const TaskScore *opt, FILE *out)

@@ -42,9 +42,11 @@ __attribute__((format(printf, 4, 5))) static void say(Check *c, CheckState state
 static void check_host(Check *c)
 {
     char name[160], a[32];
-    int  cpus = host_cpus(), allowed = hostmem_cpus(), quota = hostmem_quota();
+    int  cpus = host_cpus(), allowed = hostmem_cpus(), quota = hostmem_quota(), cores, ours;
     host_cpu_name(name, sizeof name);
-    say(c, CHECK_OK, "CPU", "%s, %d CPUs", name, cpus);
+    host_count_cores(&cores, &ours);
+    if (cores > 0) snprintf(a, sizeof a, ", %d core%s", cores, str_plural(cores));
+    say(c, CHECK_OK, "CPU", "%s, %d CPUs%s", name, cpus, cores > 0 ? a : "");
     if (allowed < cpus)
         say(c, CHECK_SLOW, "CPU quota", "this process may use %d of %d CPUs (%s)", allowed, cpus,
             quota <= allowed ? "a container's quota" : "affinity");

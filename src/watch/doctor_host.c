@@ -10,19 +10,31 @@
 /* CPUs that other programs keep busy. */
 static double others_cpus(const DoctorCase *c) { return c->w->cpu * c->f->host.cpus - c->w->own_cpu; }
 
+/* 1: some of these CPUs are siblings on one core. cores is NAN or 0 where it is not known. */
+static int are_siblings(double cpus, double cores) { return cores > 0 && cores < cpus; }
+
+/* Threads that compute at full speed: siblings share the arithmetic units of their core. */
+static double at_full_speed(double threads, double cores)
+{
+    return are_siblings(threads, cores) ? cores : threads;
+}
+
 /* What so many threads save of a step, as a share of it. */
 static double threads_gain(const DoctorCase *c, double threads, double wake)
 {
     const Divide *d   = &c->now.divide;
-    double        now = divide_step_s(d, c->f->plan.threads, wake), then = divide_step_s(d, threads, wake);
+    double        own = at_full_speed(c->f->plan.threads, c->f->host.allowed_cores);
+    double        now = divide_step_s(d, own, wake), then = divide_step_s(d, threads, wake);
     double        most = 1 - doctor_load_s(c) / c->w->step_s;
     return MAX(0, MIN(most, doctor_busy_s(c) / c->w->step_s * (1 - then / now)));
 }
 
-/* Predicts the step of a CPU run with so many threads, between two bounds (watch/divide.h). */
-static void predict_threads(DoctorCase *c, Finding *x, double threads)
+/* Predicts the step of a CPU run with so many threads on so many cores, between two bounds
+ * (watch/divide.h). */
+static void predict_threads(DoctorCase *c, Finding *x, double threads, double cores)
 {
-    const Divide *d = &c->now.divide;
+    const Divide *d    = &c->now.divide;
+    double        full = at_full_speed(threads, cores);
     if (!(d->n_op > 0)) return; /* the recipe cannot be planned */
     str_append(x->evidence, sizeof x->evidence, "; threads share %.0f of the %.0f ops of a step", d->n_shared,
                d->n_op);
@@ -35,10 +47,11 @@ static void predict_threads(DoctorCase *c, Finding *x, double threads)
                    "; how much of a step the ops take was not measured (trace: 3 measures it)");
         return;
     }
-    double least = threads_gain(c, threads, 1), most = threads_gain(c, threads, 0);
-    str_append(x->evidence, sizeof x->evidence,
-               ", the others are too small; %.0f threads save %.0f to %.0f %%", threads, 100 * least,
-               100 * most);
+    double least = threads_gain(c, full, 1), most = threads_gain(c, full, 0);
+    str_append(x->evidence, sizeof x->evidence, ", the others are too small; %.0f threads", threads);
+    if (full < threads)
+        str_append(x->evidence, sizeof x->evidence, " on %.0f core%s", full, str_plural((int64_t)full));
+    str_append(x->evidence, sizeof x->evidence, " save %.0f to %.0f %%", 100 * least, 100 * most);
     doctor_predict_between(c, x, c->w->step_s * (1 - most), c->w->step_s * (1 - least));
     doctor_keep_if(c, x, DOCTOR_LEAST);
 }
@@ -51,6 +64,9 @@ void doctor_find_cpu(DoctorCase *c)
     Finding *x     = doctor_add(c, "CPU quota");
     int      quota = c->f->host.quota <= allowed;
     snprintf(x->verdict, sizeof x->verdict, "this process may use %.0f of %.0f CPUs", allowed, cpus);
+    if (!quota && are_siblings(cpus, c->f->host.cores))
+        str_append(x->verdict, sizeof x->verdict, " (%.0f of %.0f cores)", c->f->host.allowed_cores,
+                   c->f->host.cores);
     snprintf(x->evidence, sizeof x->evidence, "%s; the process keeps %.1f of them busy%s",
              quota ? "a container's quota" : "CPU affinity", own,
              doctor_is_gpu(c) ? ", and the GPU waits" : "");
@@ -63,7 +79,7 @@ void doctor_find_cpu(DoctorCase *c)
             c, x,
             MAX(doctor_full_s(c, doctor_busy_s(c)), work / MIN(cpus, MAX(1, c->f->host.loader_threads))));
     } else {
-        predict_threads(c, x, cpus);
+        predict_threads(c, x, cpus, c->f->host.cores);
     }
     c->cpu_is_short = doctor_is_gpu(c);
 }
@@ -128,13 +144,16 @@ static void find_data(DoctorCase *c)
 
 static void find_threads(DoctorCase *c)
 {
-    double n = c->f->plan.threads, allowed = c->f->host.allowed;
-    if (doctor_is_gpu(c) || c->r->threads == 0 || !(n < allowed)) return;
+    double n = c->f->plan.threads, allowed = c->f->host.allowed, cores = c->f->host.allowed_cores;
+    if (doctor_is_gpu(c) || c->r->threads == 0 || !(n < at_full_speed(allowed, cores))) return;
     Finding *x = doctor_add(c, "CPU threads");
     doctor_change(x, "threads=0");
-    snprintf(x->verdict, sizeof x->verdict, "%.0f of %.0f CPUs compute", n, allowed);
+    snprintf(x->verdict, sizeof x->verdict, "%.0f of %.0f CPUs", n, allowed);
+    if (are_siblings(allowed, cores))
+        str_append(x->verdict, sizeof x->verdict, " (%.0f core%s)", cores, str_plural((int64_t)cores));
+    str_append(x->verdict, sizeof x->verdict, " compute%s", n == 1 ? "s" : "");
     snprintf(x->evidence, sizeof x->evidence, "the recipe says threads: %lld", (long long)c->r->threads);
-    predict_threads(c, x, allowed);
+    predict_threads(c, x, allowed, cores);
 }
 
 static void find_neighbours(DoctorCase *c)

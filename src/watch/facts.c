@@ -46,8 +46,9 @@ static const NumberRow plan_numbers[]  = { NUMBER(micro_batch, plan), NUMBER(mic
                                            NUMBER(repeat_s, plan),    NUMBER(n_op, plan),
                                            NUMBER(peak_flops, plan),  NUMBER(peak_mhz, plan),
                                            NUMBER(capability, plan),  NUMBER(threads, plan) };
-static const NumberRow host_numbers[]  = { NUMBER(cpus, host), NUMBER(allowed, host), NUMBER(quota, host),
-                                           NUMBER(loader_threads, host) };
+static const NumberRow host_numbers[]  = { NUMBER(cpus, host),  NUMBER(allowed, host),
+                                           NUMBER(quota, host), NUMBER(loader_threads, host),
+                                           NUMBER(cores, host), NUMBER(allowed_cores, host) };
 static const NumberRow card_numbers[]  = { NUMBER(max_sm_mhz, card),          NUMBER(power_limit_w, card),
                                            NUMBER(power_default_w, card),     NUMBER(link_generation, card),
                                            NUMBER(link_generation_max, card), NUMBER(link_lanes, card),

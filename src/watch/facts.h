@@ -29,6 +29,7 @@ typedef struct {
 typedef struct {
     double cpus, allowed, quota; /* online; affinity and quota together; NAN: no quota */
     double loader_threads;       /* 0: batches are read in line */
+    double cores, allowed_cores; /* of all CPUs; of those that affinity leaves. NAN or 0: not known */
 } FactsHost;
 
 typedef struct {

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* sched_getaffinity() */
 #include "watch/host.h"
 
 #include "base/clock.h"
@@ -7,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,6 +112,53 @@ int host_cpus(void)
 {
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n > 0 ? (int)n : 1;
+}
+
+/* The CPUs that share a core with this one, as /sys lists them: "0,64" or "0-1". */
+static int read_siblings(const char *folder, int cpu, char *text, size_t n)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/cpu%d/topology/thread_siblings_list", folder, cpu);
+    return slurp(path, text, n);
+}
+
+static int is_listed(const char *list, int cpu)
+{
+    while (*list >= '0' && *list <= '9') {
+        char *at;
+        long  first = strtol(list, &at, 10), last = *at == '-' ? strtol(at + 1, &at, 10) : first;
+        if (first <= cpu && cpu <= last) return 1;
+        list = at + (*at == ',');
+    }
+    return 0;
+}
+
+int host_cores(const char *folder, const int *cpu, int n)
+{
+    char list[256];
+    int  cores = 0;
+    for (int i = 0; i < n; i++) {
+        int before = 0; /* 1: the core was counted with a sibling */
+        if (read_siblings(folder, cpu[i], list, sizeof list) < 0) return 0;
+        for (int j = 0; j < i && !before; j++) before = is_listed(list, cpu[j]);
+        cores += !before;
+    }
+    return cores;
+}
+
+void host_count_cores(int *all, int *allowed)
+{
+    static const char folder[] = "/sys/devices/system/cpu";
+    int               online[CPU_SETSIZE], ours[CPU_SETSIZE], n_online = 0, n_ours = 0;
+    char              list[256];
+    cpu_set_t         set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) CPU_ZERO(&set);
+    for (int i = 0; i < CPU_SETSIZE; i++) {
+        if (read_siblings(folder, i, list, sizeof list) == 0) online[n_online++] = i;
+        if (CPU_ISSET(i, &set)) ours[n_ours++] = i;
+    }
+    *all     = n_online == host_cpus() ? host_cores(folder, online, n_online) : 0;
+    *allowed = *all > 0 ? host_cores(folder, ours, n_ours) : 0;
 }
 
 const char *host_cpu_name(char *buf, size_t n)

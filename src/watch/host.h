@@ -32,6 +32,11 @@ void host_read_energy(HostReading *r, const char *folder);
 void host_between(const HostReading *before, const HostReading *after, HostRates *out);
 
 int host_cpus(void); /* logical CPUs that are online */
+/* Cores that these CPUs belong to: siblings share one. 0 where it is not known. folder:
+ * /sys/devices/system/cpu, or a test's. */
+int host_cores(const char *folder, const int *cpu, int n);
+/* Cores of all CPUs that are online, and of those that this process may run on. 0: not known. */
+void host_count_cores(int *all, int *allowed);
 /* The CPU's model name, or "CPU". Returns buf. */
 const char *host_cpu_name(char *buf, size_t n);
 /* What process pid is called, "?" when it cannot be seen. Returns buf. */

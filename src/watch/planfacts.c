@@ -91,8 +91,11 @@ void planfacts_fill(RunFacts *f, const Setup *s, const Recipe *r)
     str_copy(f->unit, sizeof f->unit, t->one);
     str_copy(f->units, sizeof f->units, t->unit);
     fill_plan(&f->plan, s, r);
-    int quota       = hostmem_quota();
-    f->host.cpus    = host_cpus();
-    f->host.allowed = hostmem_cpus();
-    f->host.quota   = quota == INT_MAX ? NAN : quota;
+    int quota = hostmem_quota(), cores, allowed_cores;
+    host_count_cores(&cores, &allowed_cores);
+    f->host.cpus          = host_cpus();
+    f->host.allowed       = hostmem_cpus();
+    f->host.quota         = quota == INT_MAX ? NAN : quota;
+    f->host.cores         = cores > 0 ? cores : NAN;
+    f->host.allowed_cores = allowed_cores > 0 ? allowed_cores : NAN;
 }

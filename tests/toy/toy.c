@@ -126,7 +126,7 @@ static int load_teacher(Job *j)
     SafeFile    f    = { 0 };
     const char *path = toy_keys(&j->recipe)->teacher;
     if (file_kind(path) != FILE_REGULAR)
-        return recipe_blame(&j->recipe, "toy.teacher", "no such file: %s", path);
+        return recipe_blame(&j->recipe, "toy.teacher", "%s: no such file", path);
     TRY(safetensors_open(&f, path));
     int rc = read_teacher(j, &f);
     safetensors_close(&f);

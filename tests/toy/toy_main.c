@@ -97,7 +97,7 @@ static int plan(const Args *a, const Recipe *r)
 {
     Setup s;
     if (a->gpu) return plan_gpu(a, r);
-    int rc = setup_plan(&s, &task_toy, r, JOB_TRAIN);
+    int rc = setup_plan(&s, &task_toy, r, JOB_TRAIN, NULL);
     if (rc == 0) print_plan(&s.choice, s.job, &s.machine, a->list);
     setup_close(&s);
     return rc;
