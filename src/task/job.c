@@ -393,6 +393,25 @@ int job_read_param(Job *j, const Param *p, Column c, float *out)
     return job_download(j, p->col[c], out, sizeof *out * (size_t)n);
 }
 
+static int write_zeros(Job *j, const Tensor *t)
+{
+    char *zero = mem_zeroed(1, tensor_bytes(t));
+    if (!zero) return err_sys("memory for %s", t->name);
+    int rc = job_upload(j, t, zero, tensor_bytes(t));
+    free(zero);
+    return rc;
+}
+
+int job_forget_scales(Job *j)
+{
+    for (int k = 0; k < j->n_table; k++) {
+        const ParamTable *t = j->table[k];
+        if (t->sites) TRY(write_zeros(j, t->sites));
+        if (t->grad_sites) TRY(write_zeros(j, t->grad_sites));
+    }
+    return 0;
+}
+
 int job_refresh_copies(Job *j)
 {
     TRY(prog_run(j->prog[j->copies], j->dev));

@@ -140,6 +140,8 @@ int job_read_param(Job *j, const Param *p, Column c, float *out);
 int job_write_param(Job *j, const Param *p, Column c, const float *in);
 /* Refreshes compute copies after job_write_param on weights. */
 int job_refresh_copies(Job *j);
+/* Before job_refresh_copies() where weights were replaced: fp8 takes all scales from the tensors anew. */
+int job_forget_scales(Job *j);
 int job_write_state(Job *j, const StepState *s);
 int job_read_state(Job *j, StepState *s);
 
