@@ -16,8 +16,8 @@
  * costs about 3 us beside its work; 2.5 here. Seven recipes come out within 6 % of their measurement
  * (tests/test_predict.c). Products in fp8 hold 1,267 TFLOP/s one op at a time in a step of Qwen2.5 1.5B
  * (2026-11-16), so 1,240. The other cards were not measured: their rates are burst rates, times the share of
- * the burst rate that an H200 holds. Those of V100 and T4 are guesses from data
- * sheets: 0.69 of memory and products, of the T4 0.38 of products. */
+ * the burst rate that an H200 holds. Those of V100 and T4 are guesses from data sheets: 0.69 of memory and
+ * products, of the T4 0.38 of products. TF32 has half of the 16-bit rate on data sheets. */
 static const Machine machines[] = {
     { "h200",
       "NVIDIA H200",
@@ -26,6 +26,7 @@ static const Machine machines[] = {
       989.4e12,
       { 3.5e12, 670e12, 330e12, 235e12, 1240e12 },
       0.065,
+      0.5,
       2.5e-6,
       1830 },
     { "h100",
@@ -35,6 +36,7 @@ static const Machine machines[] = {
       989.4e12,
       { 2.5e12, 600e12, 290e12, 210e12, 1110e12 },
       0.065,
+      0.5,
       2.5e-6,
       1830 },
     { "h100-pcie",
@@ -44,6 +46,7 @@ static const Machine machines[] = {
       756e12,
       { 1.55e12, 425e12, 220e12, 155e12, 785e12 },
       0.065,
+      0.5,
       2.5e-6,
       1620 },
     { "v100",
@@ -53,9 +56,10 @@ static const Machine machines[] = {
       125e12,
       { 0.62e12, 86e12, 43e12, 30e12, 0 },
       0.12,
+      0,
       4e-6,
       1530 },
-    { "t4", "Tesla T4", 75, GIB(14.7), 65e12, { 0.22e12, 25e12, 12e12, 8e12, 0 }, 0.12, 4e-6, 1590 },
+    { "t4", "Tesla T4", 75, GIB(14.7), 65e12, { 0.22e12, 25e12, 12e12, 8e12, 0 }, 0.12, 0, 4e-6, 1590 },
     { "a100",
       "NVIDIA A100-SXM4-80GB",
       80,
@@ -63,6 +67,7 @@ static const Machine machines[] = {
       312e12,
       { 1.4e12, 215e12, 145e12, 100e12, 0 },
       0.07,
+      0.5,
       3.5e-6,
       1410 },
 };
@@ -124,14 +129,20 @@ Machine machine_cpu(int threads, size_t mem_bytes)
      * comes from how much longer a step takes in small parts (4,096 tokens in 16 parts instead of one, width
      * 384: 8 %; in two: 0 to 2.5 %). */
     double n = threads;
-    return (Machine){ "cpu", "CPU", 0, mem_bytes, 0, { 8e9 * n, 80e9 * n, 40e9 * n, 40e9 * n, 5e9 * n },
-                      1.0,   50e-6, 0 };
+    return (Machine){ "cpu", "CPU", 0,     mem_bytes, 0, { 8e9 * n, 80e9 * n, 40e9 * n, 40e9 * n, 5e9 * n },
+                      1.0,   0,     50e-6, 0 };
 }
 
-double machine_op_time(const Machine *m, MachineUnit unit, int f32, double flops, double bytes)
+double machine_rate(const Machine *m, MachineUnit unit, MachineArith arith)
 {
-    double memory = bytes / m->rate[UNIT_MEMORY], arithmetic = 0;
-    if (unit != UNIT_MEMORY)
-        arithmetic = flops / (m->rate[unit] * (f32 && unit != UNIT_FP8 ? m->f32_share : 1.0));
+    int    half  = unit == UNIT_FP8 || arith == MACHINE_HALF;
+    double share = arith == MACHINE_TF32 && m->tf32_share > 0 ? m->tf32_share : m->f32_share;
+    return half ? m->rate[unit] : m->rate[unit] * share;
+}
+
+double machine_op_time(const Machine *m, MachineUnit unit, MachineArith arith, double flops, double bytes)
+{
+    double memory     = bytes / m->rate[UNIT_MEMORY];
+    double arithmetic = unit == UNIT_MEMORY ? 0 : flops / machine_rate(m, unit, arith);
     return MAX(memory, arithmetic) + m->op_s;
 }

@@ -14,6 +14,9 @@ extern "C" {
 
 typedef enum { UNIT_MEMORY, UNIT_GEMM, UNIT_ATTN_FWD, UNIT_ATTN_BWD, UNIT_FP8, UNIT_COUNT } MachineUnit;
 
+/* What products compute in that are not in fp8. */
+typedef enum { MACHINE_HALF, MACHINE_TF32, MACHINE_F32 } MachineArith;
+
 typedef struct {
     const char *key;        /* "h200" */
     const char *name;       /* as the driver reports it; matched as a prefix */
@@ -22,6 +25,7 @@ typedef struct {
     double      peak_flops;       /* dense bf16 (fp16 below 8.0), data sheet; 0: unknown */
     double      rate[UNIT_COUNT]; /* bytes/s for memory, FLOP/s in 16-bit, of UNIT_FP8 in fp8; 0: none */
     double      f32_share;        /* rate of f32 products relative to 16-bit ones */
+    double      tf32_share;       /* the same of products in TF32; 0: none */
     double      op_s;             /* fixed cost of an op inside a captured step */
     double      peak_mhz;         /* clock that peak_flops is meant for; 0: unknown */
 } Machine;
@@ -43,8 +47,10 @@ int machine_list_fitting(char *buf, size_t n, size_t size_bytes);
 /* A stand-in for this computer's CPU with the given threads. */
 Machine machine_cpu(int threads, size_t mem_bytes);
 
+/* FLOP/s of a unit that is not memory. */
+double machine_rate(const Machine *m, MachineUnit unit, MachineArith arith);
 /* Seconds for one op: the slower of arithmetic and memory traffic, plus the fixed cost. */
-double machine_op_time(const Machine *m, MachineUnit unit, int f32, double flops, double bytes);
+double machine_op_time(const Machine *m, MachineUnit unit, MachineArith arith, double flops, double bytes);
 
 #ifdef __cplusplus
 }

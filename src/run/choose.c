@@ -105,11 +105,11 @@ typedef struct {
 
 static void add_cost(void *ctx, const ScheduleRow *row, double times)
 {
-    CostWalk      *w   = ctx;
-    StepCost      *c   = &w->cost;
-    const Prog    *p   = w->job->prog[row->prog];
-    const Machine *m   = w->machine;
-    int            f32 = w->job->choice.compute == DT_F32;
+    CostWalk      *w     = ctx;
+    StepCost      *c     = &w->cost;
+    const Prog    *p     = w->job->prog[row->prog];
+    const Machine *m     = w->machine;
+    MachineArith   arith = job_arith(w->job);
     for (int i = 0; i < prog_n_op(p); i++) {
         const Op   *op    = prog_op(p, i);
         double      flops = op_flops(op->kind, &op->args), bytes = op_bytes(op->kind, &op->args);
@@ -117,9 +117,8 @@ static void add_cost(void *ctx, const ScheduleRow *row, double times)
         c->flops += times * flops;
         c->bytes += times * bytes;
         c->bytes_s += times * bytes / m->rate[UNIT_MEMORY];
-        if (flops > 0)
-            c->flops_s += times * flops / (m->rate[unit] * (f32 && unit != UNIT_FP8 ? m->f32_share : 1.0));
-        c->step_s += times * machine_op_time(m, unit, f32, flops, bytes);
+        if (flops > 0) c->flops_s += times * flops / machine_rate(m, unit, arith);
+        c->step_s += times * machine_op_time(m, unit, arith, flops, bytes);
     }
 }
 

@@ -56,6 +56,12 @@ const char *job_precision(const Job *j)
     return j->recipe.precision == PRECISION_TF32 ? "tf32" : "fp32";
 }
 
+MachineArith job_arith(const Job *j)
+{
+    if (j->choice.compute != DT_F32) return MACHINE_HALF;
+    return j->recipe.precision == PRECISION_TF32 ? MACHINE_TF32 : MACHINE_F32;
+}
+
 const char *job_optimizer(const Job *j)
 {
     int n_muon = 0;

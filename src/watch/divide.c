@@ -46,7 +46,7 @@ static void add_row(void *ctx, const ScheduleRow *row, double times)
         const Op   *op    = prog_op(p, i);
         double      flops = op_flops(op->kind, &op->args);
         MachineUnit unit  = flops > 0 ? op_table[op->kind].unit : UNIT_MEMORY;
-        double      s     = machine_op_time(&w->one, unit, 1, flops, op_bytes(op->kind, &op->args));
+        double      s     = machine_op_time(&w->one, unit, MACHINE_F32, flops, op_bytes(op->kind, &op->args));
         int         large = is_shared(op, flops);
         w->out->n_op += times;
         w->out->n_shared += large ? times : 0;
@@ -58,8 +58,8 @@ void divide_of(Divide *d, const Job *j)
 {
     DivideWalk w = { .out = d, .job = j, .one = machine_cpu(1, 0) };
     w.one.op_s   = 0;
-    *d           = (Divide){ .wake_s   = machine_op_time(&w.one, UNIT_GEMM, 1, 2 * CPU_PARALLEL_PRODUCT, 0),
-                             .has_host = job_has_host_rows(j) };
+    *d = (Divide){ .wake_s   = machine_op_time(&w.one, UNIT_GEMM, MACHINE_F32, 2 * CPU_PARALLEL_PRODUCT, 0),
+                   .has_host = job_has_host_rows(j) };
     schedule_each(&j->step, add_row, &w);
 }
 

@@ -28,10 +28,10 @@ static double inner_flops(const Op *op, int is_flash)
 
 static void add_row(void *ctx, const ScheduleRow *row, double times)
 {
-    PlanWalk   *w   = ctx;
-    const Prog *p   = w->job->prog[row->prog];
-    ProgStats   s   = prog_stats(p);
-    int         f32 = w->job->choice.compute == DT_F32;
+    PlanWalk    *w     = ctx;
+    const Prog  *p     = w->job->prog[row->prog];
+    ProgStats    s     = prog_stats(p);
+    MachineArith arith = job_arith(w->job);
     w->flops += times * s.flops;
     w->repeat_flops += times * s.flops_repeated;
     w->n_op += times * s.n_op;
@@ -41,7 +41,7 @@ static void add_row(void *ctx, const ScheduleRow *row, double times)
         if (!op->recompute) continue;
         double      flops = op_flops(op->kind, &op->args);
         MachineUnit unit  = flops > 0 ? op_table[op->kind].unit : UNIT_MEMORY;
-        w->repeat_s += times * machine_op_time(w->machine, unit, f32, flops, op_bytes(op->kind, &op->args));
+        w->repeat_s += times * machine_op_time(w->machine, unit, arith, flops, op_bytes(op->kind, &op->args));
     }
 }
 
