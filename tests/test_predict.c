@@ -84,8 +84,8 @@ static void test_fp8_predictions(void **state)
     }
 }
 
-/* The ladder of docs/performance.md: TF32 has 3.3 times the rate of fp32, bf16 1.87 times that of TF32. Stored
- * attention is slower than predicted where products are fast. */
+/* The ladder of docs/performance.md: TF32 has 3.3 times the rate of fp32, bf16 1.87 times that of TF32.
+ * Stored attention is slower than predicted where products are fast. */
 static void test_tf32(void **state)
 {
     static const char *const precision[] = { "precision=fp32", "precision=tf32", "precision=bf16" };
