@@ -109,6 +109,11 @@ brim plan r.yaml model.context=63 step_tokens=504
 [ $rc -eq 0 ] && says "warning: precision: fp8: only 0 % of the step's products are in fp8"
 verdict "fp8 that no product uses is said" $? "$(seen)"
 brim plan r.yaml && ! says "warning: precision"; verdict "fp8 that most products use is not" $? "$(seen)"
+# Muon's own products are the optimizer's: they do not count.
+brim plan r.yaml optim.kind=muon step_tokens=32 && ! says "warning: precision"
+verdict "nor with Muon" $? "$(seen)"
+brim plan r.yaml fp8.wide=block.0 && says "warning: precision: fp8: only .*fp8.wide and fp8.head leave some"
+verdict "what the recipe leaves out is said" $? "$(seen)"
 brim plan cartpole precision=fp8 && says "warning: precision: fp8: only 0 %"
 verdict "fp8 in a task that has none is said" $? "$(seen)"
 "$brim" plan r.yaml --gpu h200 device=auto require=fp8 >seen 2>&1
