@@ -91,6 +91,14 @@ done
     watch.sample=false >latent.log 2>&1
 verdict "a frozen net in fp8" $? "$(tail -n 2 latent.log)"
 
+# The mean of an image net's weights only evaluates, in bf16: it has no copies in fp8.
+copies() {
+    "$brim" plan "$here/recipes/vit-l16.yaml" --gpu h200 precision=fp8 micro_batch=64 "image.ema=$1" |
+        sed -n 's/.*compute copies *\([0-9]*\) .*/\1/p'
+}
+none=$(copies 0); mean=$(copies 0.9999)
+[ -n "$none" ] && [ "$none" = "$mean" ]; verdict "the mean of weights has no copies in fp8" $? "$none $mean"
+
 refused() { # name, pattern, arguments
     "$brim" "${@:3}" >seen 2>&1; local rc=$?
     [ $rc -eq 2 ] && grep -q "$2" seen; verdict "$1" $? "exit $rc: $(cat seen)"
