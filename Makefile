@@ -122,7 +122,7 @@ tests: $(TESTS) $(HELPERS) $(BRIM) $(BUILD)/tests/toy/toy
 
 # Needs a GPU. Built where nvcc is; the binaries run elsewhere.
 test-gpu: $(BUILD)/.setup-test
-	@$(MAKE) --no-print-directory -j$$(nproc) all gpu-tests
+	@$(MAKE) --no-print-directory -j$$(nproc) all gpu-tests $(BUILD)/tests/test_latent
 	@tools/test_gpu.sh $(BUILD)
 
 # A program looks for the CUDA half beside itself.

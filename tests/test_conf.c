@@ -347,6 +347,12 @@ static void bad_keys(void **state)
         { "learning_rate: 5\n", NULL, "t.yaml:1: learning_rate: unknown key (did you mean optim.lr?)" },
         { "model: {n_embd: 5}\n", NULL, "t.yaml:1: model.n_embd: unknown key (did you mean model.width?)" },
         { "batch_size: 5\n", NULL, "t.yaml:1: batch_size: unknown key (did you mean micro_batch?)" },
+        { "data: {pin_memory: true}\n", NULL,
+          "t.yaml:1: data.pin_memory: there is no such key: batches are always pinned, and copied beside the "
+          "step" },
+        { "gradient_accumulation_steps: 4\n", NULL,
+          "t.yaml:1: gradient_accumulation_steps: there is no such key: it follows from step_tokens or "
+          "step_samples, and micro_batch" },
         { "checkpont.every: 5\n", NULL,
           "t.yaml:1: checkpont.every: unknown key (did you mean checkpoint.every?)" },
         { "keep: 5\n", NULL, "t.yaml:1: keep: unknown key (did you mean checkpoint.keep?)" },

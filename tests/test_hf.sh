@@ -121,6 +121,17 @@ verdict "a stop text ends a sample" $? "'$part' of '$text' at '$stop'"
 brim export tiny x-tiny --dtype bfloat16
 [ "$rc" -eq 0 ] && [ -s x-tiny/tokenizer.json ] && grep -q '"bfloat16"' x-tiny/config.json
 verdict "export with tokenizer, as bfloat16" $? "$(seen)"
+brim export tiny x-wide
+sed -i 's/"float32"/"bfloat16"/' x-wide/config.json; echo '{{ x }}' >x-wide/chat_template.jinja
+brim import x-wide run=wide && brim export wide x-wide-again
+[ "$rc" -eq 0 ] && "$verify" same x-wide x-wide-again >cmp.txt &&
+    grep -q '"float32"' x-wide-again/config.json &&
+    cmp -s x-wide/chat_template.jinja x-wide-again/chat_template.jinja
+verdict "an export has the types of the imported files, whatever config.json says, and the chat template" $? \
+    "$(seen) $(cat cmp.txt)"
+brim train wide "${cpu[@]}" data.kind=text data.train=text.txt steps=1 step_tokens=64 eval.every=0 &&
+    brim export wide x-wide-on
+[ "$rc" -eq 0 ] && grep -q float32 said; verdict "also after training" $? "$(seen)"
 
 # A squared ReLU is Arcee's, the exact GELU one of GPT-2's.
 round_trip() { # name, what config.json says, overrides ...
@@ -268,6 +279,9 @@ tune=(data.kind=text data.train=other.txt "${cpu[@]}" steps=60 step_tokens=512 o
     eval.sequences=8 watch.report=false)
 brim eval base "${cpu[@]}" data.kind=text data.train=other.txt
 [ "$rc" -eq 0 ] && grep -q "bits per byte" said; verdict "an imported run evaluates text" $? "$(seen)"
+brim eval base "${cpu[@]}" data.kind=text data.val=other.txt
+[ "$rc" -eq 0 ] && grep -q "whole validation set" said && ! grep -q "data.train" said
+verdict "and all of it with data.val alone" $? "$(seen)"
 refused "an imported run has no data yet" "nothing to evaluate" eval base "${cpu[@]}"
 brim train base "${tune[@]}" "freeze=[embed,block.0]"
 before=$(sed -n 's/.*step 0: validation loss \([0-9.]*\).*/\1/p' said)

@@ -245,11 +245,40 @@ static void test_neighbours(void **state)
     fix_close(&f);
 }
 
+/* A latent sees its own prompt, not the whole pack: with more samples in a pack the work of each is the same.
+ */
+static double pool_flops(int64_t micro_batch, double room, OpKind kind)
+{
+    Fix f;
+    fix_open(&f, &(Setup1){ .micro_batch = micro_batch, .head_rows = 100, .room = room });
+    const Prog *p   = job_prog(f.j, "micro-step");
+    double      sum = 0;
+    for (int i = 0; i < prog_n_op(p); i++) {
+        if (prog_op(p, i)->kind == kind) sum += op_flops(kind, &prog_op(p, i)->args);
+    }
+    fix_close(&f);
+    return sum / (double)micro_batch;
+}
+
+static void test_pool_flops(void **state)
+{
+    Fix f;
+    fix_open(&f, &(Setup1){ .micro_batch = 1, .head_rows = 100 });
+    const RecipeEncoder *e    = &f.j->recipe.encoder;
+    double               want = 4.0 * (double)(e->latents * e->bytes * e->heads * e->head_dim);
+    fix_close(&f);
+    assert_true(pool_flops(1, 1, OP_CROSS_ATTN_FWD) == want);
+    assert_true(pool_flops(4, 1, OP_CROSS_ATTN_FWD) == want);
+    assert_true(pool_flops(4, 1, OP_CROSS_ATTN_BWD) == 2 * want);
+    assert_true(pool_flops(4, 0.5, OP_CROSS_ATTN_FWD) == want / 2);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_golden), cmocka_unit_test(test_chunks),
-                                        cmocka_unit_test(test_micro),  cmocka_unit_test(test_recompute),
-                                        cmocka_unit_test(test_room),   cmocka_unit_test(test_eleven),
-                                        cmocka_unit_test(test_stored), cmocka_unit_test(test_neighbours) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_golden),    cmocka_unit_test(test_chunks),
+                                        cmocka_unit_test(test_micro),     cmocka_unit_test(test_recompute),
+                                        cmocka_unit_test(test_room),      cmocka_unit_test(test_eleven),
+                                        cmocka_unit_test(test_stored),    cmocka_unit_test(test_neighbours),
+                                        cmocka_unit_test(test_pool_flops) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

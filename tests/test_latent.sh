@@ -58,12 +58,22 @@ out=$("$brim" eval runs/whole eval.samples=8 "device=$device" threads=1 2>&1)
 echo "$out" | grep -q "whole text .* no prompt" && echo "$out" | grep -q "exact match"
 verdict "brim eval says loss, baselines and exact match" $? "$out"
 
+refused "brim eval: no such file" "command line: data.val: no such file: nothing" \
+    "$brim" eval runs/whole data.val=nothing
+
 answer() {
     "$brim" sample runs/whole --prompt "First Citizen: Before we" --temperature 0 "device=$device" 2>&1
 }
 one=$(answer) two=$(answer)
 [ ${#one} -gt 0 ] && [ "$one" = "$two" ]
 verdict "brim sample answers through the latents" $? "$one, $two"
+
+long=$(head -c 100 "$here/recipes/data/tinyshakespeare.txt")
+through() { "$brim" sample runs/whole --prompt "$1" --temperature 0 "device=$device" 2>>said; }
+brim sample runs/whole --prompt "$long" --temperature 0 "device=$device"
+[ $rc -eq 0 ] && says "warning: --prompt: the encoder reads the last 64 bytes of it" &&
+    [ "$(through "$long")" = "$(through "${long: -65}")" ] && [ "$(grep -c "reads the last" said)" -eq 2 ]
+verdict "a prompt that is cut is said" $? "$(seen)"
 
 for flag in --ids --rate --ignore-eos "--stop x" "--prompt-file f" "--prompt-ids 1"; do
     # shellcheck disable=SC2086

@@ -665,21 +665,59 @@ static int slow_fill(const Source *s, int64_t g, void *const *field, void *scrat
 
 static void slow_close(Source *s) { free(s); }
 
+static const SourceVt slow_vt = { .fill = slow_fill, .close = slow_close };
+
+static void slow_open(Bench *b, int threads)
+{
+    Config  cfg = config_of(1, threads, 8);
+    Recipe  r   = recipe_of(&cfg);
+    Source *src = calloc(1, sizeof *src);
+    assert_non_null(src);
+    *src = (Source){ .vt = &slow_vt, .name = "slow", .n_sample = INT64_MAX, .targets_each = { T } };
+    assert_int_equal(bench_on(b, &cfg, &r, src), 0);
+}
+
+/* Headroom compares the threads' time with the time between two batches taken, and with no other: neither an
+ * evaluation in between nor the steps that are still under way when the last batch was taken count. */
+static void headroom_is_true(void **state)
+{
+    enum { N = 16, REST_US = 100000 };
+    Bench       b;
+    LoaderStats s;
+    LoaderBatch batch;
+    double      took_s = 0;
+    slow_open(&b, 1);
+    for (int k = 0; k < N; k++) {
+        double begin_s = clock_now_s();
+        assert_int_equal(loader_next(b.loader, &batch), 0);
+        loader_release(b.loader, batch.slot);
+        usleep(12000);
+        took_s += clock_now_s() - begin_s;
+        if (k % 6 != 5) continue;
+        begin_s = clock_now_s();
+        usleep(REST_US);
+        loader_rest(b.loader, clock_now_s() - begin_s);
+    }
+    usleep(REST_US);
+    loader_stats(b.loader, &s);
+    double truth = (took_s / N) / (s.fill_s / N), headroom = loader_headroom(&s);
+    print_message("headroom %.2f, of %.2f\n", headroom, truth);
+    assert_true(truth > 2 && headroom > truth / 1.2 && headroom < truth * 1.2);
+    assert_true(s.elapsed_s >= took_s && s.elapsed_s < took_s + 1.5 * REST_US * 1e-6);
+    bench_close(&b);
+    (void)state;
+}
+
 /* While the consumer waits, threads are added; a number that the user gave stays. */
 static void threads_follow_the_wait(void **state)
 {
-    static const SourceVt vt   = { .fill = slow_fill, .close = slow_close };
-    const char           *help = schema_row(NULL, schema_find(NULL, "data.threads"))->help;
+    const char *help = schema_row(NULL, schema_find(NULL, "data.threads"))->help;
     assert_non_null(strstr(help, "0: a quarter of the CPUs, 1 to 4, and more while steps wait"));
     for (int threads = 0; threads < 2; threads++) {
-        Config  cfg = config_of(1, threads, 8);
-        Recipe  r   = recipe_of(&cfg);
-        Source *src = calloc(1, sizeof *src);
-        *src        = (Source){ .vt = &vt, .name = "slow", .n_sample = INT64_MAX, .targets_each = { T } };
         Bench       b;
         LoaderBatch batch;
         LoaderStats s;
-        assert_int_equal(bench_on(&b, &cfg, &r, src), 0);
+        slow_open(&b, threads);
         int begun = MIN(MAX(hostmem_cpus() / 4, 1), 4);
         loader_stats(b.loader, &s);
         assert_int_equal(s.n_thread, threads == 0 ? begun : 1);
@@ -751,6 +789,7 @@ int main(void)
         CASE(injected_thread_failure),
         CASE(misuse_aborts),
         CASE(stats_add_up),
+        CASE(headroom_is_true),
         CASE(threads_follow_the_wait),
         CASE(rate_of_one_thread),
     };

@@ -156,7 +156,7 @@ static void check_room(const Recipe *r, Source *src, int64_t n)
             for (int reader = READ_BYTES; reader <= READ_FULL; reader++) {
                 int64_t rows = 0;
                 for (int64_t i = at; i < at + B; i++) rows += len[3 * i + reader];
-                assert_true(rows <= pairs_rows(&x.s, (PairReader)reader, B, r->latent.room));
+                assert_true(rows <= pairs_rows(&x.s, (PairReader)reader, B, pairs_share(r)));
             }
         }
     }
@@ -183,6 +183,34 @@ static void test_room(void **state)
     assert_int_equal(pairs_open_train(&src, &r), 0);
     check_room(&r, src, 4096);
     source_close(src);
+    /* Without the key the data say it, to a thousandth; without the data there is room for all. */
+    load(&r, "latent.pairs=jsonl", "data.val_fraction=0");
+    assert_int_equal(pairs_complete(&r, 0), 0);
+    assert_true(pairs_share(&r) == 1);
+    assert_int_equal(pairs_complete(&r, 1), 0);
+    assert_true(pairs_share(&r) > room - 0.002 && pairs_share(&r) < room + 0.002);
+    assert_int_equal(pairs_open_train(&src, &r), 0);
+    check_room(&r, src, 4096);
+    source_close(src);
+}
+
+/* The longest prompt is among those for validation: the room is for all. */
+static void test_room_for_validation(void **state)
+{
+    Recipe  r;
+    Source *train, *val;
+    write_numbered(64, 10);
+    FILE *f = fopen(file, "a");
+    for (int i = 0; i < 64; i++) fprintf(f, "{\"prompt\": \"%0*d\", \"answer\": \"a\"}\n", 290, i);
+    fclose(f);
+    load(&r, "latent.pairs=jsonl", "data.val_fraction=0.5");
+    assert_int_equal(pairs_complete(&r, 1), 0);
+    assert_int_equal(pairs_open_train(&train, &r), 0);
+    assert_int_equal(pairs_open_val(&val, &r, 0, train), 0);
+    check_room(&r, train, 64);
+    check_room(&r, val, 32);
+    source_close(val);
+    source_close(train);
 }
 
 /* Validation: all pairs of its part, each once. */
@@ -338,12 +366,14 @@ static void test_text_tokens(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fields),     cmocka_unit_test(test_epochs),
-        cmocka_unit_test(test_room),       cmocka_unit_test(test_validation),
-        cmocka_unit_test(test_squad),      cmocka_unit_test(test_squad_characters),
-        cmocka_unit_test(test_text_tokens)
-    };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_fields),
+                                        cmocka_unit_test(test_epochs),
+                                        cmocka_unit_test(test_room),
+                                        cmocka_unit_test(test_room_for_validation),
+                                        cmocka_unit_test(test_validation),
+                                        cmocka_unit_test(test_squad),
+                                        cmocka_unit_test(test_squad_characters),
+                                        cmocka_unit_test(test_text_tokens) };
     if (!mkdtemp(dir)) return 1;
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     snprintf(file, sizeof file, "rm -r %s", dir);

@@ -196,8 +196,10 @@ static void test_unmeasured_cards(void **state)
     for (int i = 0; i < ARRAY_LEN(row); i++) {
         Machine m = machine_unmeasured("some card", row[i].capability, (size_t)1 << 34);
         assert_int_equal(m.rate[UNIT_FP8] > m.rate[UNIT_GEMM], row[i].has_fp8);
-        for (int u = UNIT_MEMORY; u < UNIT_FP8 + row[i].has_fp8; u++)
-            assert_true(machine_op_time(&m, (MachineUnit)u, MACHINE_HALF, 1e12, 1e9) < 1);
+        for (int u = UNIT_MEMORY; u < UNIT_FP8 + row[i].has_fp8; u++) {
+            MachineWork w = { .unit = (MachineUnit)u, .flops = 1e12, .bytes = 1e9 };
+            assert_true(machine_op_time(&m, &w) < 1);
+        }
     }
 }
 

@@ -8,80 +8,101 @@
 
 #include "base/err.h"
 #include "run/choose.h"
+#include "task/image.h"
+#include "task/latent.h"
 #include "task/lm.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+typedef struct {
+    const char *recipe, *keys; /* keys: separated by blanks */
+    double      per_s;         /* tokens or samples */
+    const Task *task;
+} Measured;
+
 /* brim bench on the fastest of the H200s that docs/performance.md speaks of, 2026-11-15; it lists slower
  * ones, too. */
-static const struct {
-    const char *recipe;
-    double      per_s;
-} measured[] = {
-    { "recipes/gpt2-124m.yaml", 679065 },    { "recipes/gpt2-350m.yaml", 242000 },
-    { "recipes/gpt2-774m.yaml", 117102 },    { "recipes/gpt2-1558m.yaml", 59310 },
-    { "recipes/qwen2.5-0.5b.yaml", 182129 }, { "recipes/qwen2.5-1.5b.yaml", 64399 },
-    { "recipes/llama-1b.yaml", 71410 },
+static const Measured measured[] = {
+    { "recipes/gpt2-124m.yaml", "", 679065, &task_lm },
+    { "recipes/gpt2-350m.yaml", "", 242000, &task_lm },
+    { "recipes/gpt2-774m.yaml", "", 117102, &task_lm },
+    { "recipes/gpt2-1558m.yaml", "", 59310, &task_lm },
+    { "recipes/qwen2.5-0.5b.yaml", "", 182129, &task_lm },
+    { "recipes/qwen2.5-1.5b.yaml", "", 64399, &task_lm },
+    { "recipes/llama-1b.yaml", "", 71410, &task_lm },
 };
 
-/* The same in fp8, with the key of the measurement; 2026-11-16. */
-static const struct {
-    const char *recipe, *key;
-    double      per_s;
-} measured_fp8[] = {
-    { "recipes/gpt2-124m.yaml", "micro_batch=128", 830539 },
-    { "recipes/qwen2.5-0.5b.yaml", "micro_batch=64", 237825 },
-    { "recipes/qwen2.5-1.5b.yaml", "micro_batch=32", 91364 },
-    { "recipes/llama-3b.yaml", "micro_batch=4", 39774 },
-    { "recipes/llama-8b.yaml", "give_way=moments,weights", 19339 },
+/* The same in fp8 and with other keys, and other tasks, with the keys of the measurement; 2026-11-16 and
+ * 2026-11-18, several cards. */
+static const Measured measured_more[] = {
+    { "recipes/gpt2-124m.yaml", "precision=fp8 micro_batch=128", 830539, &task_lm },
+    { "recipes/qwen2.5-0.5b.yaml", "precision=fp8 micro_batch=64", 237825, &task_lm },
+    { "recipes/qwen2.5-1.5b.yaml", "precision=fp8 micro_batch=32", 91364, &task_lm },
+    { "recipes/llama-3b.yaml", "precision=fp8 micro_batch=4 step_tokens=32768", 39774, &task_lm },
+    { "recipes/llama-3b.yaml", "micro_batch=4 step_tokens=32768", 27096, &task_lm },
+    { "recipes/llama-8b.yaml", "precision=fp8 give_way=moments,weights", 19339, &task_lm },
+    { "recipes/llama-8b.yaml", "give_way=moments,weights", 12766, &task_lm },
+    { "recipes/vit-b16.yaml", "step_samples=1024", 4892, &task_image },
+    { "recipes/vit-l16.yaml", "step_samples=512", 1527, &task_image },
+    { "recipes/vit-1b.yaml", "step_samples=256", 455.5, &task_image },
+    { "recipes/video-l16.yaml", "step_samples=32", 57.8, &task_image },
+    { "recipes/latent-qwen.yaml", "latent.baselines=false", 740, &task_latent },
+    { "recipes/latent-llama-8b.yaml", "latent.baselines=false", 163, &task_latent },
+    { "recipes/latent-llama-8b.yaml", "latent.baselines=false latent.teacher=none", 310, &task_latent },
+    { "recipes/latent-llama-8b.yaml", "latent.baselines=false precision=fp8 fp8.wide=encoder", 277,
+      &task_latent },
 };
 
-static int plan(Choice *c, const char *path, const char *gpu, int n_override, char *const *override)
+static int plan_as(Choice *c, const Task *task, const char *path, const char *gpu, int n_override,
+                   char *const *override)
 {
     Recipe r;
     TRY(recipe_load(&r, path, n_override, override));
+    if (task->complete) TRY(task->complete(&r, 0));
     const Machine *m    = machine_find(gpu);
     ChooseFor      what = {
-             .task = &task_lm, .recipe = &r, .vt = dev_cuda_plan(), .capability = 90, .parts = JOB_TRAIN
+             .task = task, .recipe = &r, .vt = dev_cuda_plan(), .capability = 90, .parts = JOB_TRAIN
     };
     ChooseRoom room = { machine_room(m), recipe_memory_limit(&r, m->mem_bytes) };
     TRY(choose_plan(c, &what, m, room));
-    c->row[c->best].step_s /= (double)r.step_tokens; /* seconds per token, for the caller */
+    /* seconds per token or sample, for the caller */
+    c->row[c->best].step_s /= (double)(task == &task_lm ? r.step_tokens : r.step_samples);
     return 0;
 }
 
-/* 9 %: one rate for all products and all attention leaves 6 % (llama-1b, whose long sequences suit attention
- * better), and two cards of a kind differ by some percent. */
-static void test_predictions(void **state)
+static int plan(Choice *c, const char *path, const char *gpu, int n_override, char *const *override)
 {
-    char *random = "data.kind=random";
-    for (int i = 0; i < ARRAY_LEN(measured); i++) {
-        Choice c;
-        assert_int_equal(plan(&c, measured[i].recipe, "h200", 1, &random), 0);
-        double per_s = 1 / c.row[c.best].step_s, off = per_s / measured[i].per_s - 1;
-        printf("%-26s micro-batch %3lld: predicted %6.0f, measured %6.0f tokens/s, %+.1f %%\n",
-               measured[i].recipe, (long long)c.row[c.best].choice.micro_batch, per_s, measured[i].per_s,
-               100 * off);
-        assert_true(fabs(off) < 0.09);
-        /* A GPU wants thousands of tokens at a time, and nobody wants to recompute where there is room. */
-        assert_int_equal(c.row[c.best].choice.level, LEVEL_NONE);
-    }
+    return plan_as(c, &task_lm, path, gpu, n_override, override);
 }
 
-/* 9 %, as above: attention at T 4096 with heads of 128 is faster than the one rate for all attention. */
-static void test_fp8_predictions(void **state)
+/* 6 %: one rate for all products leaves 5 %, and two cards of a kind differ by some percent. */
+static void assert_predicted(const Measured *m)
 {
-    for (int i = 0; i < ARRAY_LEN(measured_fp8); i++) {
-        Choice c;
-        char  *override[] = { "data.kind=random", "precision=fp8", (char *)measured_fp8[i].key };
-        assert_int_equal(plan(&c, measured_fp8[i].recipe, "h200", ARRAY_LEN(override), override), 0);
-        double per_s = 1 / c.row[c.best].step_s, off = per_s / measured_fp8[i].per_s - 1;
-        printf("%-26s fp8: predicted %6.0f, measured %6.0f tokens/s, %+.1f %%\n", measured_fp8[i].recipe,
-               per_s, measured_fp8[i].per_s, 100 * off);
-        assert_true(fabs(off) < 0.09);
-    }
+    char   keys[160], *override[8], *rest = keys;
+    int    n = 0;
+    Choice c;
+    snprintf(keys, sizeof keys, "%s%s", m->task == &task_lm ? "data.kind=random " : "", m->keys);
+    for (char *key; (key = strsep(&rest, " ")) != NULL;)
+        if (*key) override[n++] = key;
+    assert_int_equal(plan_as(&c, m->task, m->recipe, "h200", n, override), 0);
+    double per_s = 1 / c.row[c.best].step_s, off = per_s / m->per_s - 1;
+    printf("%-26s micro-batch %3lld: predicted %8.1f, measured %8.1f a second, %+.1f %%  %s\n", m->recipe,
+           (long long)c.row[c.best].choice.micro_batch, per_s, m->per_s, 100 * off, m->keys);
+    assert_true(fabs(off) < 0.06);
+    /* A GPU wants thousands of tokens at a time, and nobody wants to recompute where there is room. */
+    assert_int_equal(c.row[c.best].choice.level, LEVEL_NONE);
+}
+
+static void test_predictions(void **state)
+{
+    for (int i = 0; i < ARRAY_LEN(measured); i++) assert_predicted(&measured[i]);
+}
+
+static void test_more_predictions(void **state)
+{
+    for (int i = 0; i < ARRAY_LEN(measured_more); i++) assert_predicted(&measured_more[i]);
 }
 
 /* The ladder of docs/performance.md: TF32 has 3.3 times the rate of fp32, bf16 1.87 times that of TF32.
@@ -210,7 +231,7 @@ static void test_advice(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_predictions),
-                                        cmocka_unit_test(test_fp8_predictions),
+                                        cmocka_unit_test(test_more_predictions),
                                         cmocka_unit_test(test_tf32),
                                         cmocka_unit_test(test_head_chunks_grow),
                                         cmocka_unit_test(test_head_chunks_are_chosen_last),

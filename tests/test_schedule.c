@@ -35,6 +35,7 @@ static struct {
     int64_t            bad_sample; /* the source fails at this one; 0: never */
     int64_t            stop_at;    /* the stop flag is set by this call of set_stop; -1: never */
     int64_t            n_host;
+    int                reads; /* 1: the step itself reads its batches, which is noted */
     char               trace[512];
     const Job         *job;
 } now;
@@ -122,6 +123,7 @@ static const Task       letters   = { .name            = "letters",
 static int number_fill(const Source *s, int64_t g, void *const *field, void *scratch)
 {
     *(int32_t *)field[0] = (int32_t)g;
+    if (now.reads) note("read%d ", (int)g);
     return now.bad_sample > 0 && g == now.bad_sample ? err_set("sample %d", (int)g) : 0;
 }
 
@@ -154,6 +156,12 @@ static int spy_run(Dev *dev, DevExec *exec)
     return dev_cpu()->exec_run(dev, exec);
 }
 
+static int spy_sync(Dev *dev)
+{
+    if (now.reads) note("| ");
+    return dev_cpu()->sync(dev);
+}
+
 static void bench_open_rank(Bench *b, int64_t samples, Comm *comm)
 {
     const char *why;
@@ -161,6 +169,7 @@ static void bench_open_rank(Bench *b, int64_t samples, Comm *comm)
     JobChoice   choice = { .micro_batch = 1, .compute = DT_F32, .world = comm_world(comm) };
     recipe_defaults(&r);
     r.step_samples = samples;
+    r.opt.prefetch = !now.reads;
     now.job        = NULL;
     now.trace[0]   = '\0';
     now.n_host     = 0;
@@ -168,6 +177,7 @@ static void bench_open_rank(Bench *b, int64_t samples, Comm *comm)
     assert_non_null(b->dev);
     b->spy          = *dev_cpu();
     b->spy.exec_run = spy_run;
+    b->spy.sync     = spy_sync;
     b->dev->vt      = &b->spy;
     b->comm         = comm;
     if (comm_attach(comm, b->dev) < 0 ||
@@ -217,6 +227,18 @@ static void test_nested(void **state)
     expect_step(&b, 0, "h0 h1 A0 A1 B A2 A3 B C h0 h1 A4 A5 B A6 A7 B C D D ");
     expect_step(&b, 1, "h0 h1 A8 A9 B A10 A11 B C h0 h1 A12 A13 B A14 A15 B C D D ");
     assert_int_equal(b.s.next_sample, 16);
+    bench_close(&b);
+}
+
+/* Without prefetching a batch is read while the device rests, also where the host could be ahead. */
+static void test_reads_within_the_step(void **state)
+{
+    STEP({ "a", .times = 2, .prog = A, .feeds = 1 }, { "b", .times = 1, .prog = B });
+    Bench b;
+    now.reads = 1;
+    bench_open(&b, 2);
+    expect_step(&b, 0, "| read0 A0 | read1 A1 B ");
+    expect_step(&b, 1, "| read2 A2 | read3 A3 B ");
     bench_close(&b);
 }
 
@@ -405,6 +427,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_agree_before_sums), /* forks, so before threads */
         cmocka_unit_test(test_nested),
+        cmocka_unit_test(test_reads_within_the_step),
         cmocka_unit_test(test_program_with_rows),
         cmocka_unit_test(test_host_failure_ends_the_step),
         cmocka_unit_test(test_failed_step),

@@ -211,6 +211,19 @@ static void test_byte_fallback(void **state)
     tokenizer_close(t);
 }
 
+/* Qwen's vocabulary has an ordinary "<s>", which begins no text. */
+static void test_no_begin(void **state)
+{
+    static const char model[] = "\"vocab\":{\"<\":0,\"s\":1,\">\":2,\"<s\":3,\"<s>\":4,\"end\":5},"
+                                "\"merges\":[\"< s\",\"<s >\"]";
+    Tokenizer *t = open_text(file_of("[{\"id\":6,\"content\":\"<|endoftext|>\",\"special\":true}]", "null",
+                                     BYTE_LEVEL, BYTE_LEVEL, model));
+    assert_int_equal(tokenizer_find(t, "<s>"), 4);
+    assert_int_equal(tokenizer_bos(t), -1);
+    assert_int_equal(tokenizer_eos(t), 6);
+    tokenizer_close(t);
+}
+
 /* A terminal never sees half a character. */
 static void test_stream(void **state)
 {
@@ -503,21 +516,14 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_merges_by_rank),
-        cmocka_unit_test(test_long_piece),
-        cmocka_unit_test(test_added_tokens),
-        cmocka_unit_test(test_byte_fallback),
-        cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_split_behaviors),
-        cmocka_unit_test(test_normal_forms),
-        cmocka_unit_test(test_many_marks),
-        cmocka_unit_test(test_save),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_bombs),
-        cmocka_unit_test(test_slow_pattern),
-        cmocka_unit_test(test_merge_order),
-        cmocka_unit_test(test_train),
+        cmocka_unit_test(test_utf8),          cmocka_unit_test(test_merges_by_rank),
+        cmocka_unit_test(test_long_piece),    cmocka_unit_test(test_added_tokens),
+        cmocka_unit_test(test_byte_fallback), cmocka_unit_test(test_no_begin),
+        cmocka_unit_test(test_stream),        cmocka_unit_test(test_split_behaviors),
+        cmocka_unit_test(test_normal_forms),  cmocka_unit_test(test_many_marks),
+        cmocka_unit_test(test_save),          cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_bombs),         cmocka_unit_test(test_slow_pattern),
+        cmocka_unit_test(test_merge_order),   cmocka_unit_test(test_train),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

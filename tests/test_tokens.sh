@@ -49,6 +49,22 @@ head -c 1000 text/more/packed.gz >cut.gz
 says "packed text that is cut" "cut.gz: damaged gzip data before byte 1000: it ends too early" data tokens \
     cut.gz --tokenizer tok --out x
 [ ! -e x ]; verdict "refused text leaves no folder" $? "$(ls -A x 2>&1)"
+bad=""
+for i in 1 2 3 4 5 6; do # hashes choose about half of them for validation
+    echo "text $i" >single.txt; rm -rf single
+    "$brim" data tokens single.txt --tokenizer tok --out single --val 0.5 >out 2>err &&
+        "$brim" data verify single >out 2>&1 && [ -s single/train/00000.bin ] && [ ! -e single/val ] &&
+        grep -q 'no validation part' err || bad="$i: $(cat out err)"
+done
+[ -z "$bad" ]; verdict "a single document is for training, whatever its hash" $? "$bad"
+printf '\xef\xbb\xbf{"text": "one"}\r\n{"text": "two"}\r\n' >marked.jsonl
+"$brim" data tokens marked.jsonl --tokenizer tok --out marked --val 0 >out 2>err && grep -q '2 documents' out
+verdict "JSON lines with a byte order mark" $? "$(cat out err)"
+mkdir -p loop/a; echo one >loop/one.txt; echo two >loop/a/two.txt
+ln -s . loop/here; ln -s . loop/again; ln -s .. loop/a/up
+timeout 20 "$brim" data tokens loop --tokenizer tok --out looped --val 0 >out 2>err; rc=$?
+[ $rc -eq 0 ] && grep -q '^2 files in' out && [ "$(grep -c 'a link to a folder that it lies in' err)" -eq 3 ]
+verdict "links back to a folder make no text twice" $? "exit code $rc: $(cat out err)"
 touch file
 says "a file for the result" "file: is not a folder: name another one" data tokens text --tokenizer tok \
     --out file --field body

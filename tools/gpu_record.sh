@@ -14,9 +14,10 @@
 #   ladder   of gpt2-124m (1.5 min)
 #   sample   tokens/s of gpt2-124m (1 and 64 prompts) and of llama-8b (0.2 min)
 #   leaderboard  its model on the tokens of the folder SET (brim data tokens, 32,000 ids) for BUDGET_S
-#            seconds (default 240): Brim in fp8 with Muon, then PyTorch with AdamW. Brim's time begins with
-#            the program, PyTorch's when its compiler is done. LEADERBOARD: other keys for Brim, PEER_LR:
-#            PyTorch's learning rate (9 min)
+#            seconds (default 240), in fp8 with Muon. The time begins with the program. LEADERBOARD: other
+#            keys (4.5 min)
+#   leaderboard_peer  the same by PyTorch with AdamW. The time begins when its compiler is done. PEER_KEYS:
+#            other keys of tools/peer_leaderboard.py (6 min)
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd); build=$(realpath "$1"); out=$(realpath -m "$2"); shift 2
 mkdir -p "$out"; cd "$here" || exit 1
@@ -110,14 +111,19 @@ part_leaderboard() {
     tail -n 2 "$out/leaderboard.log"
     sed -n 's/.*"val_loss": \([0-9.]*\),.*/\1/p' "$out/leaderboard.jsonl" | sort -n |
         sed 's/^/brim, best validation loss: /;q'
-    python3 tools/peer_leaderboard.py "$SET" "$s" step_tokens=65536 micro=128 "lr=${PEER_LR:-1.2e-3}" \
-        warmup=100 every=50 >"$out/leaderboard_peer.log" 2>&1
+}
+
+part_leaderboard_peer() {
+    local keys
+    read -ra keys <<<"${PEER_KEYS:-}"
+    python3 tools/peer_leaderboard.py "${SET:?}" "${BUDGET_S:-240}" step_tokens=65536 micro=128 lr=1.2e-3 \
+        warmup=100 every=50 "${keys[@]}" >"$out/leaderboard_peer.log" 2>&1
     tail -n 1 "$out/leaderboard_peer.log"
 }
 
 for part in "$@"; do
     case $part in
-        start | cpu | check | bytes | recipes | suite | ladder | sample | leaderboard) ;;
+        start | cpu | check | bytes | recipes | suite | ladder | sample | leaderboard | leaderboard_peer) ;;
         *) echo "gpu_record.sh: no part $part"; exit 2 ;;
     esac
     begin=$SECONDS; echo "== $part"; "part_$part"; echo "== $part: $((SECONDS - begin)) s"

@@ -2,9 +2,10 @@
 """The leaderboard recipe's model as a good PyTorch user would train it: compiled, bf16 autocast, SDPA, fused
 AdamW, clipping, warm-up and cosine over a wall-clock budget. It reads the same set (brim data tokens), takes
 the same number of tokens a step, and evaluates the same validation windows as Brim does.
-Usage: peer_leaderboard.py SET SECONDS [key=value ...]; keys: step_tokens, micro (sequences), lr, warmup,
-every, layers, width, heads, context, vocab, seed, device (cpu: to try the program). The clock starts behind
-the compiler: its seconds are printed, and not counted. The last line is one JSON object."""
+Usage: peer_leaderboard.py SET SECONDS [key=value ...]; keys: step_tokens, micro (sequences), lr, decay,
+warmup, every, layers, width, heads, context, vocab, seed, device (cpu: to try the program). The clock starts
+behind the compiler: its seconds are printed, and not counted. The last line is one JSON object."""
+import glob
 import json
 import math
 import struct
@@ -15,12 +16,14 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-KEYS = dict(step_tokens=65536, micro=128, lr=6e-4, warmup=100, every=50, layers=16, width=1024, heads=8,
-            context=512, vocab=32000, seed=1, device="cuda")
+KEYS = dict(step_tokens=65536, micro=128, lr=6e-4, decay=0.1, warmup=100, every=50, layers=16, width=1024,
+            heads=8, context=512, vocab=32000, seed=1, device="cuda")
 
 
-def read_shard(path):
-    """Ids of one of Brim's shards (docs/formats.md)."""
+def read_part(folder):
+    """Ids of a part of Brim's set, which must be one shard (docs/formats.md)."""
+    path, *more = sorted(glob.glob(f"{folder}/*.bin"))
+    assert not more, f"{folder} has more than one shard (brim data tokens --shard)"
     with open(path, "rb") as f:
         head = f.read(64)
         assert head[:8] == b"BRIMTOK1", path
@@ -88,14 +91,15 @@ def main():
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     torch.manual_seed(o["seed"])
     torch.set_float32_matmul_precision("high")
-    train, val = (read_shard(f"{folder}/{part}/00000.bin").to(device, torch.int64)
+    train, val = (read_part(f"{folder}/{part}").to(device, torch.int64)
                   for part in ("train", "val"))
     n_val = (len(val) - 2) // T + 1
     val = F.pad(val, (0, n_val * T + 1 - len(val)), value=-1)
     model = Model(o).to(device)
     decay = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() <= 1]
-    opt = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
+    opt = torch.optim.AdamW([{"params": decay, "weight_decay": o["decay"]},
+                             {"params": rest, "weight_decay": 0.0}],
                             lr=o["lr"], betas=(0.9, 0.95), eps=1e-8, fused=True)
     fast = torch.compile(model)
     micro, n_micro = o["micro"], o["step_tokens"] // T // o["micro"]

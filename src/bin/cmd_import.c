@@ -10,6 +10,7 @@
 #include "ckpt/ckpt.h"
 #include "run/build.h"
 #include "run/rundir.h"
+#include "task/hf_export.h"
 #include "task/weights.h"
 #include "text/tokenizer.h"
 
@@ -20,11 +21,11 @@
 #include <unistd.h>
 
 /* What a run keeps of the folder, so that an export has it again. */
-static const char *const kept_files[] = { "config.json",       "generation_config.json",
-                                          "tokenizer.json",    "tokenizer_config.json",
-                                          "tokenizer.model",   "special_tokens_map.json",
-                                          "vocab.json",        "merges.txt",
-                                          "added_tokens.json", "preprocessor_config.json" };
+static const char *const kept_files[] = {
+    "config.json",       "generation_config.json",   "tokenizer.json",     "tokenizer_config.json",
+    "tokenizer.model",   "special_tokens_map.json",  "vocab.json",         "merges.txt",
+    "added_tokens.json", "preprocessor_config.json", "chat_template.jinja"
+};
 
 /* ---- The recipe ---------------------------------------------------------------------------------------- */
 
@@ -130,6 +131,16 @@ static int write_weights(const Job *j, HfFolder *h, const char *checkpoints)
     return rc;
 }
 
+/* config.json may name another type than the files have, or none. An export after training goes by it. */
+static int keep_type(const Job *j, HfFolder *h, const char *hf)
+{
+    char path[RUNDIR_PATH + 32];
+    int  dtype = source_dtype(h, j->table[0]->param[0].name);
+    if (dtype < 0) return -1;
+    snprintf(path, sizeof path, "%s/config.json", hf);
+    return hf_export_retype(path, path, (DType)dtype);
+}
+
 /* An import that failed leaves no run. What others put into the folder stays. */
 static void remove_run(const RunDir *d, const char *hf)
 {
@@ -152,6 +163,7 @@ static int write_run(Job *j, HfFolder *h, Recipe *r, const char *dir, int fresh)
     if (rc == 0) rc = rundir_begin(&d, fresh);
     begun = rc == 0;
     if (rc == 0) rc = keep_files(dir, hf);
+    if (rc == 0) rc = keep_type(j, h, hf);
     if (rc == 0 && strcmp(r->task, "lm") == 0 && !r->data.tokenizer[0]) use_tokenizer(r, hf);
     j->recipe = *r;
     if (rc == 0) rc = write_weights(j, h, d.checkpoints);

@@ -222,17 +222,17 @@ int run_target_score(const CmdTarget *t, const char *which, const TaskScore *opt
     return open_run(t, &(Wanted){ .which = which, .parts = JOB_SAMPLE, .score = opt }, r, s);
 }
 
-int run_target_find(const CmdTarget *t, const char *which, Recipe *r, char *run, char *checkpoint)
+int run_target_find(const CmdTarget *t, const char *which, Recipe *r, char *run, char *checkpoint,
+                    int64_t *step)
 {
-    char    path[RUNDIR_PATH + 32], dir[RUNDIR_PATH + 32];
-    int64_t step;
+    char path[RUNDIR_PATH + 32], dir[RUNDIR_PATH + 32];
     if (!t->target) return err_user("command line: a run is missing (for example runs/quickstart)");
     TRY(find_run(t->target, run, RUNDIR_PATH));
     snprintf(path, sizeof path, "%s/recipe.yaml", run);
     snprintf(dir, sizeof dir, "%s/checkpoints", run);
     TRY(recipe_load_without_data(r, path, t->n_override, t->override));
     TRY(task_complete(r, 0));
-    TRY(find_step(dir, which, &step));
-    if (step < 0 && ckpt_list(dir, &step, 1) < 1) return err_user("%s: there is no checkpoint yet", dir);
-    return ckpt_path(dir, step, checkpoint, RUN_CHECKPOINT_PATH);
+    TRY(find_step(dir, which, step));
+    if (*step < 0 && ckpt_list(dir, step, 1) < 1) return err_user("%s: there is no checkpoint yet", dir);
+    return ckpt_path(dir, *step, checkpoint, RUN_CHECKPOINT_PATH);
 }

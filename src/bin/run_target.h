@@ -24,9 +24,10 @@ int run_target_sample(const CmdTarget *t, const char *which, const TaskSample *o
 int run_target_score(const CmdTarget *t, const char *which, const TaskScore *opt, Recipe *r, Setup *s);
 
 enum { RUN_CHECKPOINT_PATH = RUNDIR_PATH + 64, RUN_NAME = 256 };
-/* Only finds the run: its recipe, its folder into run[RUNDIR_PATH] and the checkpoint's folder into
- * checkpoint[RUN_CHECKPOINT_PATH]. */
-int run_target_find(const CmdTarget *t, const char *which, Recipe *r, char *run, char *checkpoint);
+/* Only finds the run: its recipe, its folder into run[RUNDIR_PATH], the checkpoint's folder into
+ * checkpoint[RUN_CHECKPOINT_PATH] and the checkpoint's step. */
+int run_target_find(const CmdTarget *t, const char *which, Recipe *r, char *run, char *checkpoint,
+                    int64_t *step);
 
 /* Only says where the run is: the folder above it into base[RUNDIR_PATH], its own name into name[RUN_NAME].
  * Negative after err_user(). */

@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/str.h"
+#include "conf/needless.h"
 #include "conf/relate.h"
 #include "conf/schema.h"
 #include "conf/walk.h"
@@ -136,6 +137,8 @@ static int refuse_key(const Recipe *r, const char *where, const char *key, int i
         int row = schema_find(r, parent);
         if (row >= 0) return err_user("%s: %s: has a value, not keys of its own (%s)", where, parent, shown);
     }
+    const char *why = needless_why(key);
+    if (why) return err_user("%s: %s: there is no such key: %s", where, shown, why);
     if (near) return err_user("%s: %s: unknown key (did you mean %s?)", where, shown, near);
     return err_user("%s: %s: unknown key", where, shown);
 }

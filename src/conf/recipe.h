@@ -182,7 +182,8 @@ typedef struct {
     int64_t n_anchor; /* no key: tokens of the anchor. In bytes until pairs_complete() has the tokenizer */
     int64_t first;    /* the first tokens of an answer that have losses of their own */
     double  tau, first_token_weight, first_weight, kl_weight;
-    double  room; /* share of the padded rows that a micro-batch has room for */
+    double  room;  /* share of the padded rows that a micro-batch has room for; 0: what the data need */
+    double  share; /* no key: that share. 0 until pairs_complete() has seen the data: all */
     int     baselines;
     int     one_pass; /* all losses from one pass of the student */
 } RecipeLatent;

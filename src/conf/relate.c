@@ -307,7 +307,8 @@ static int resolve_data(Recipe *r, const char *folder, int need_data)
 {
     RecipeData *d = &r->data;
     if (d->kind == DATA_RANDOM) return 0;
-    RELATE(d->train[0], "data.train", "data.kind",
+    /* An imported run that is evaluated has no training data, and needs none. */
+    RELATE(d->train[0] || (d->val[0] && !need_data), "data.train", "data.kind",
            "is missing: name the file to train on, or set data.kind: random");
     RELATE(d->kind != DATA_TEXT || d->tokenizer[0] || r->model.vocab >= 256, "model.vocab", "data.kind",
            "text needs 256 tokens, one a byte, and model.vocab is %lld", LL(r->model.vocab));

@@ -450,10 +450,10 @@ const SchemaRow schema_table[] = {
     { ROW("latent.teacher", KEY_ENUM, latent.teacher, "text"), .names = teacher_names,
       .tasks = "latent",
       .help = "text: the language model itself, which reads the prompt as text; none: no teacher" },
-    { ROW("latent.room", KEY_FLOAT, latent.room, "1"), BETWEEN(0.01, 1),
+    { ROW("latent.room", KEY_FLOAT, latent.room, "0"), BETWEEN(0, 1),
       .tasks = "latent",
       .help = "prompts of different lengths lie side by side, in so many of the rows that the longest ones "
-              "would take; a run says which value would do" },
+              "would take (0.01 to 1); 0: as many as the data need" },
     { ROW("latent.baselines", KEY_BOOL, latent.baselines, "true"),
       .tasks = "latent",
       .help = "an evaluation also has the losses with the whole text, its first tokens, and no prompt" },

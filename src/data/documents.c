@@ -11,6 +11,7 @@
 
 #include <fcntl.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -87,25 +88,58 @@ static int looks_binary(const char *path)
     return n > 0 && !is_packed(p, n) && memchr(p, 0, (size_t)n);
 }
 
-static int add_folder(Documents *d, const char *folder, int depth)
+/* A folder that is being read, and those it lies in. */
+typedef struct Folder Folder;
+struct Folder {
+    const Folder *above; /* NULL: the outermost */
+    const char   *path;
+    dev_t         dev;
+    ino_t         ino;
+    int           depth;
+};
+
+/* 1: a link back to f or to a folder that f lies in. Two such links would make 2^40 paths. */
+static int is_loop(const Folder *f, const struct stat *st)
+{
+    for (; f; f = f->above) {
+        if (f->dev == st->st_dev && f->ino == st->st_ino) return 1;
+    }
+    return 0;
+}
+
+static int add_folder(Documents *d, const Folder *f);
+
+/* st: of path, which lies in f. */
+static int add_entry(Documents *d, const Folder *f, const char *path, const struct stat *st)
+{
+    const char *why = NULL;
+    char        zero[80];
+    if (S_ISDIR(st->st_mode)) {
+        if (!is_loop(f, st)) return add_folder(d, &(Folder){ f, path, st->st_dev, st->st_ino, f->depth + 1 });
+        why = "a link to a folder that it lies in";
+    } else if (!S_ISREG(st->st_mode)) {
+        return 0;
+    } else if (looks_binary(path)) {
+        snprintf(zero, sizeof zero, "not text, it has a zero byte in its first %d bytes", SNIFF_BYTES);
+        why = zero;
+    } else {
+        return add_input(d, path, st);
+    }
+    if (!d->cfg.quiet) log_warn("%s: left out: %s", path, why);
+    return 0;
+}
+
+static int add_folder(Documents *d, const Folder *f)
 {
     char      **name;
     struct stat st;
-    if (depth > MOST_DEPTH) return err_user("%s: folders are nested deeper than %d", folder, MOST_DEPTH);
-    int n = file_list(&d->arena, folder, "", &name);
+    if (f->depth > MOST_DEPTH) return err_user("%s: folders are nested deeper than %d", f->path, MOST_DEPTH);
+    int n = file_list(&d->arena, f->path, "", &name);
     if (n < 0) return -1;
     for (int i = 0; i < n; i++) {
         if (name[i][0] == '.') continue;
-        const char *path = arena_printf(&d->arena, "%s/%s", folder, name[i]);
-        if (stat(path, &st) != 0) continue; /* a link that leads nowhere */
-        if (S_ISDIR(st.st_mode)) {
-            TRY(add_folder(d, path, depth + 1));
-        } else if (S_ISREG(st.st_mode) && looks_binary(path)) {
-            if (d->cfg.quiet) continue;
-            log_warn("%s: left out: not text, it has a zero byte in its first %d bytes", path, SNIFF_BYTES);
-        } else if (S_ISREG(st.st_mode)) {
-            TRY(add_input(d, path, &st));
-        }
+        const char *path = arena_printf(&d->arena, "%s/%s", f->path, name[i]);
+        if (stat(path, &st) == 0) TRY(add_entry(d, f, path, &st)); /* else a link that leads nowhere */
     }
     return 0;
 }
@@ -119,7 +153,7 @@ static int add_path(Documents *d, const char *path)
         return err_user("%s: not text: it has a zero byte in its first %d bytes", path, SNIFF_BYTES);
     if (!S_ISDIR(st.st_mode)) return add_input(d, path, &st);
     int before = d->n_input;
-    TRY(add_folder(d, path, 0));
+    TRY(add_folder(d, &(Folder){ NULL, path, st.st_dev, st.st_ino, 0 }));
     return d->n_input > before ? 0 : err_user("%s: there is no text in this folder", path);
 }
 
@@ -348,13 +382,15 @@ static int refuse_field(const DocumentsConfig *cfg, const DocumentSpan *s, const
 /* Replaces the line in out by its field. */
 static int field_text(const DocumentsConfig *cfg, const DocumentSpan *s, DocumentText *out)
 {
-    const char  *p = out->text;
-    char         what[256];
-    json_error_t e;
-    size_t       blank = 0;
-    while (blank < s->len && strchr(" \t\r", p[blank]) && p[blank]) blank++;
-    if (blank == s->len) return 0;
-    json_t *j = json_loadb(p, s->len, JSON_ALLOW_NUL, &e);
+    static const char mark[] = "\xef\xbb\xbf"; /* U+FEFF: how some programs begin a file */
+    size_t            at = s->line == 1 && s->len >= 3 && memcmp(out->text, mark, 3) == 0 ? 3 : 0, blank = 0;
+    const char       *p = out->text + at;
+    size_t            n = s->len - at;
+    char              what[256];
+    json_error_t      e;
+    while (blank < n && strchr(" \t\r", p[blank]) && p[blank]) blank++;
+    if (blank == n) return 0;
+    json_t *j = json_loadb(p, n, JSON_ALLOW_NUL, &e);
     if (!j) {
         char shown[160];
         str_quote(shown, sizeof shown, e.text, strlen(e.text));

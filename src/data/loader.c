@@ -50,6 +50,7 @@ struct Loader {
     LoaderStats       stats;
     double            start_s;               /* of the first loader_next(); 0 before */
     double            steady_start_s;        /* when as many batches as there are slots had been taken */
+    double            rest_s;                /* of the consumer, since the last loader_next() */
     double            look_s, look_waited_s; /* when the consumer's wait was last looked at */
     int64_t           look_taken;
 };
@@ -187,18 +188,29 @@ static void take_parts(Loader *l, LoaderBatch *out)
     if (n_unusable > 0 && l->src->vt->settle) l->src->vt->settle(l->src, &l->cfg.fields, out->host);
 }
 
+/* Time in which the consumer did something else moves all beginnings. */
+static void pass_over_rest(Loader *l)
+{
+    l->start_s += l->rest_s;
+    if (l->steady_start_s > 0) l->steady_start_s += l->rest_s;
+    l->rest_s = 0;
+}
+
 int loader_next(Loader *l, LoaderBatch *out)
 {
     if (l->failed) return report_failure(l->failed);
     CHECK(l->n_taken - l->n_released < l->cfg.n_slot, "all %d slots are held", l->cfg.n_slot);
     double begin_s = clock_now_s();
     if (l->start_s == 0) l->start_s = begin_s;
+    pass_over_rest(l);
     int slot = (int)(l->n_taken % l->cfg.n_slot);
     *out     = (LoaderBatch){ .slot = slot, .host = l->slot[slot], .sample0 = batch_sample0(l, l->n_taken) };
     take_parts(l, out);
     l->n_taken++;
-    if (l->n_taken == l->cfg.n_slot) l->steady_start_s = clock_now_s();
-    l->stats.waited_s += clock_now_s() - begin_s;
+    double now_s = clock_now_s();
+    if (l->n_taken == l->cfg.n_slot) l->steady_start_s = now_s;
+    if (l->n_taken > l->cfg.n_slot) l->stats.steady_s = now_s - l->steady_start_s;
+    l->stats.waited_s += now_s - begin_s;
     follow_wait(l);
     if (l->failed) return report_failure(l->failed);
     l->stats.batches++;
@@ -219,8 +231,12 @@ void loader_stats(Loader *l, LoaderStats *out)
     *out           = l->stats;
     out->n_thread  = l->n_thread;
     double now_s   = clock_now_s();
-    out->elapsed_s = l->start_s == 0 ? 0 : now_s - l->start_s;
-    out->steady_s  = l->steady_start_s == 0 ? 0 : now_s - l->steady_start_s;
+    out->elapsed_s = l->start_s == 0 ? 0 : now_s - l->start_s - l->rest_s;
+}
+
+void loader_rest(Loader *l, double seconds)
+{
+    if (l->start_s > 0) l->rest_s += seconds;
 }
 
 double loader_headroom(const LoaderStats *s)
@@ -239,6 +255,7 @@ static int start(Loader *l)
     l->stats                   = (LoaderStats){ 0 };
     l->start_s                 = 0;
     l->steady_start_s          = 0;
+    l->rest_s                  = 0;
     l->look_s                  = clock_now_s();
     l->look_waited_s           = 0;
     l->look_taken              = 0;

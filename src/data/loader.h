@@ -54,9 +54,10 @@ typedef struct {
 typedef struct {
     double  waited_s;  /* the consumer, in loader_next() */
     double  fill_s;    /* the threads, for the batches taken */
-    double  elapsed_s; /* since the first loader_next() */
+    double  elapsed_s; /* since the first loader_next(), without loader_rest() */
     int64_t batches;   /* taken */
-    /* The same without the batches that were filled before anything was taken; 0: not so many yet. */
+    /* The same up to the last loader_next(), without the first batches, as many as there are slots; 0: not so
+     * many yet. What the consumer does after it took its last batch is none of the loader's business. */
     double steady_fill_s, steady_s;
     int    n_thread; /* 0: inline */
 } LoaderStats;
@@ -79,6 +80,9 @@ void loader_release(Loader *l, int slot);
 int loader_restart(Loader *l, int64_t first_sample);
 
 void loader_stats(Loader *l, LoaderStats *out); /* since creation or restart */
+
+/* The consumer did something else for so long, for example it evaluated: no time in which it took batches. */
+void loader_rest(Loader *l, double seconds);
 
 /* How many times faster the threads fill than the consumer takes; 0 while nothing was taken. Below 1 the
  * loader is the bottleneck. The number assumes that each thread has a core. The first batches do not count as

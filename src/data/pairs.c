@@ -60,6 +60,12 @@ static void reader_rows(const PairShape *s, PairReader reader, int64_t *rest, in
                                                               : s->M;
 }
 
+double pairs_share(const Recipe *r)
+{
+    if (r->latent.room > 0) return r->latent.room;
+    return r->latent.share > 0 ? r->latent.share : 1;
+}
+
 int64_t pairs_rows(const PairShape *s, PairReader reader, int64_t B, double room)
 {
     int64_t rest, prompt;
@@ -275,22 +281,32 @@ static void choose_group(Pairs *p, const Recipe *r)
         p->group *= 2;
 }
 
-static int check_room(const Pairs *p, const Recipe *r)
+static int find_room(const Pairs *p, double *out)
 {
     int64_t  n    = p->validation ? p->base.n_sample : 2 * p->group;
     int64_t *rows = mem_alloc(sizeof *rows * (size_t)n);
     if (!rows) return err_sys("memory for lengths");
-    double need = least_room(p, rows), room = r->latent.room;
+    *out = least_room(p, rows);
     free(rows);
-    if (room < 1 && need > room)
-        return recipe_blame(r, "latent.room", "%g is too small for these prompts: %.3g would do", room,
-                            MIN(need + 0.001, 1));
-    if (need < 0.9 * room && !p->validation)
-        log_info("latent.room=%.3g would do for these prompts and leave out empty rows", need + 0.001);
     return 0;
 }
 
-static int open_part(Source **out, const Recipe *r, int validation, int64_t most)
+/* What is said has three digits. */
+static double room_to_say(double need) { return MIN(need + 0.001, 1); }
+
+static int check_room(const Pairs *p, const Recipe *r)
+{
+    double need = 1, room = pairs_share(r);
+    TRY(find_room(p, &need));
+    if (need > room)
+        return recipe_blame(r, "latent.room", "%g is too small for these prompts: %.3g would do", room,
+                            room_to_say(need));
+    if (need < 0.9 * room && !p->validation)
+        log_info("latent.room=%.3g would do for these prompts and leave out empty rows", room_to_say(need));
+    return 0;
+}
+
+static int open_part(Pairs **out, const Recipe *r, int validation, int64_t most, int quiet)
 {
     Pairs *p = mem_zeroed(1, sizeof *p);
     if (!p) return err_sys("memory for reading data");
@@ -299,7 +315,7 @@ static int open_part(Source **out, const Recipe *r, int validation, int64_t most
     p->baselines  = r->latent.baselines;
     p->seed       = (uint64_t)r->seed;
     int rc        = pairs_shape(&p->shape, r);
-    if (rc == 0) rc = pair_list_read(&p->list, r, &p->shape, validation);
+    if (rc == 0) rc = pair_list_read(&p->list, r, &p->shape, validation, quiet);
     if (rc == 0) rc = sort_pairs(p);
     if (rc == 0) {
         p->base.size        = p->list.n;
@@ -307,9 +323,20 @@ static int open_part(Source **out, const Recipe *r, int validation, int64_t most
         p->base.n_all       = validation ? p->list.n : 0;
         p->base.n_sample    = !validation ? INT64_MAX : most > 0 ? MIN(most, p->list.n) : p->list.n;
         choose_group(p, r);
-        rc = check_room(p, r);
     }
     if (rc < 0) {
+        pairs_close(&p->base);
+        return -1;
+    }
+    *out = p;
+    return 0;
+}
+
+static int open_checked(Source **out, const Recipe *r, int validation, int64_t most)
+{
+    Pairs *p;
+    TRY(open_part(&p, r, validation, most, 0));
+    if (check_room(p, r) < 0) {
         pairs_close(&p->base);
         return -1;
     }
@@ -317,13 +344,31 @@ static int open_part(Source **out, const Recipe *r, int validation, int64_t most
     return 0;
 }
 
-int pairs_open_train(Source **out, const Recipe *r) { return open_part(out, r, 0, 0); }
+static int need_of_part(const Recipe *r, int validation, double *most)
+{
+    Pairs *p;
+    double need = 1;
+    TRY(open_part(&p, r, validation, validation ? r->eval.samples : 0, 1));
+    int rc = find_room(p, &need);
+    pairs_close(&p->base);
+    if (rc == 0) *most = MAX(*most, need);
+    return rc;
+}
+
+int pairs_least_room(const Recipe *r, double *out)
+{
+    *out = 0.01; /* of prompts without tokens */
+    TRY(need_of_part(r, 0, out));
+    return r->latent.pairs != PAIRS_RANDOM && pairs_has_val(r) ? need_of_part(r, 1, out) : 0;
+}
+
+int pairs_open_train(Source **out, const Recipe *r) { return open_checked(out, r, 0, 0); }
 
 int pairs_open_val(Source **out, const Recipe *r, int64_t most, const Source *train)
 {
     if (!pairs_has_val(r))
         return recipe_blame(r, "data.val_fraction", "is 0, so there is no validation data: name data.val");
-    return open_part(out, r, 1, most);
+    return open_checked(out, r, 1, most);
 }
 
 int pairs_fill_prompt(const Recipe *r, const char *prompt, void *const *field)
@@ -337,4 +382,15 @@ int pairs_fill_prompt(const Recipe *r, const char *prompt, void *const *field)
     if (rc == 0) pair_fill(&s, &l, &l.pair[0], field);
     pair_list_free(&l);
     return rc;
+}
+
+int pairs_prompt_is_cut(const Recipe *r, const char *prompt)
+{
+    PairShape s;
+    PairList  l = { 0 };
+    TRY(pairs_shape(&s, r));
+    int rc     = pair_list_prompt(&l, r, &s, prompt);
+    int is_cut = l.n_cut_bytes > 0;
+    pair_list_free(&l);
+    return rc < 0 ? rc : is_cut;
 }

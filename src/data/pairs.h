@@ -61,8 +61,9 @@ typedef struct {
     int64_t student, teacher, full, budget, none;
 } PairShape;
 
-/* Finds the language model's tokenizer, and counts the anchor's tokens by it. need_data 0: the tokenizer may
- * be elsewhere, if latent.anchor_tokens is given. Negative after recipe_blame(). */
+/* Finds the language model's tokenizer, counts the anchor's tokens by it, and asks the data how many rows
+ * they need. need_data 0: the tokenizer may be elsewhere, if latent.anchor_tokens is given, and data in files
+ * are not read. Negative after recipe_blame(). */
 int pairs_complete(Recipe *r, int need_data);
 /* The recipe of the run of Brim that latent.llm names, by its folder or by one of its checkpoints; free() it.
  * 1: *out is set; 0: latent.llm names no run. Negative after recipe_blame(). */
@@ -74,19 +75,27 @@ int pairs_fields(const PairShape *s, FieldRow *row); /* returns how many */
 
 /* Who reads a prompt: the encoder its bytes, teacher and full text its tokens. The others read no more than M
  * tokens of it. */
-typedef enum { READ_BYTES, READ_TEACHER, READ_FULL, READ_BUDGET, READ_NONE, READ_STUDENT } PairReader;
+typedef enum { READ_BYTES, READ_TEACHER, READ_FULL, READ_BUDGET, READ_NONE } PairReader;
 
-/* Rows that B samples in a row need at most, packed. room (latent.room) is the share of the longest prompts'
- * rows that prompts take on average; one prompt's rows are to spare. A multiple of PAIRS_ALIGN, as
+/* The share of the longest prompts' rows that a micro-batch has: latent.room, or what the data need; 1 where
+ * the data have not been read. */
+double pairs_share(const Recipe *r);
+/* Rows that B samples in a row need at most, packed. room (pairs_share()) is the share of the longest
+ * prompts' rows that prompts take on average; one prompt's rows are to spare. A multiple of PAIRS_ALIGN, as
  * attention's fast kernels want it. */
 int64_t pairs_rows(const PairShape *s, PairReader reader, int64_t B, double room);
 
 int pairs_has_val(const Recipe *r);
 int pairs_open_train(Source **out, const Recipe *r);
+/* The least latent.room for all data of the recipe. Says nothing about them. Negative when they cannot be
+ * read. */
+int pairs_least_room(const Recipe *r, double *out);
 int pairs_open_val(Source **out, const Recipe *r, int64_t most, const Source *train);
 
 /* Makes the fields of a prompt without answer, as fill() does: for sampling. */
 int pairs_fill_prompt(const Recipe *r, const char *prompt, void *const *field);
+/* 1: the encoder does not read the beginning of this prompt; 0: it reads all; negative: no prompt. */
+int pairs_prompt_is_cut(const Recipe *r, const char *prompt);
 
 /* ---- text of tokens ---- */
 

@@ -66,10 +66,18 @@ static int count_anchor(Recipe *r)
     return t->n_anchor < 0 ? -1 : 0;
 }
 
-int pairs_complete(Recipe *r, int need_data)
+/* Data that cannot be read are everything but forgotten: the run opens them next. */
+static void find_share(Recipe *r, int need_data)
+{
+    if (r->latent.room > 0 || (!need_data && r->latent.pairs != PAIRS_RANDOM)) return;
+    if (pairs_least_room(r, &r->latent.share) == 0) return;
+    r->latent.share = 0;
+    err_clear();
+}
+
+static int find_anchor(Recipe *r, int need_data)
 {
     RecipeLatent *t = &r->latent;
-    TRY(find_tokenizer(r));
     if (t->pairs != PAIRS_JSONL && t->pairs != PAIRS_SQUAD) return 0;
     int elsewhere = !need_data && t->anchor_tokens > 0 && file_kind(t->tokenizer) == FILE_NONE;
     if (t->tokenizer[0] && elsewhere) {
@@ -81,5 +89,13 @@ int pairs_complete(Recipe *r, int need_data)
         return recipe_blame(
             r, "latent.anchor_tokens", "is %lld, but latent.anchor \"%.64s\" has %lld token%s",
             (long long)t->anchor_tokens, t->anchor, (long long)t->n_anchor, str_plural(t->n_anchor));
+    return 0;
+}
+
+int pairs_complete(Recipe *r, int need_data)
+{
+    TRY(find_tokenizer(r));
+    TRY(find_anchor(r, need_data));
+    find_share(r, need_data);
     return 0;
 }

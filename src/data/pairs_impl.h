@@ -23,8 +23,9 @@ typedef struct {
 
 void pair_list_free(PairList *l);
 
-/* Reads the training or the validation part of a recipe. Negative after recipe_blame() or err_set(). */
-int pair_list_read(PairList *l, const Recipe *r, const PairShape *s, int validation);
+/* Reads the training or the validation part of a recipe. quiet: pairs that are skipped or cut are not said.
+ * Negative after recipe_blame() or err_set(). */
+int pair_list_read(PairList *l, const Recipe *r, const PairShape *s, int validation, int quiet);
 
 /* Writes the fields of no sample, and of one behind that. */
 void pair_fill_none(const PairShape *s, void *const *field);

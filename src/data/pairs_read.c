@@ -422,17 +422,19 @@ static int read_text(PairReading *p, int validation, int own, const char *text, 
     return 0;
 }
 
-int pair_list_read(PairList *l, const Recipe *r, const PairShape *s, int validation)
+int pair_list_read(PairList *l, const Recipe *r, const PairShape *s, int validation, int quiet)
 {
     int         own = validation && r->data.val[0] != '\0';
     PairReading p   = { .list = l, .recipe = r, .shape = s, .name = own ? r->data.val : r->data.train };
-    p.quiet         = validation && !own; /* the training part is read first, from the same file */
+    /* The training part is read first, from the same file. */
+    p.quiet = quiet || (validation && !own);
     char  *text;
     size_t n;
     memset(l, 0, sizeof *l);
     if (r->latent.pairs == PAIRS_RANDOM) return add_noise(l, r, s, validation);
-    if (file_read_all(p.name, MOST_BYTES, &text, &n) < 0)
-        return recipe_blame_pending(r, own ? "data.val" : "data.train");
+    const char *key = own ? "data.val" : "data.train";
+    if (file_kind(p.name) == FILE_NONE) return recipe_blame(r, key, "no such file: %s", p.name);
+    if (file_read_all(p.name, MOST_BYTES, &text, &n) < 0) return recipe_blame_pending(r, key);
     l->hash = XXH64(text, n, 0);
     int rc  = read_text(&p, validation, own, text, (int64_t)n);
     free(text);

@@ -65,11 +65,12 @@ static int make_set(const Tokenizer *t, const TokenizeConfig *c)
     double         begin_s = clock_now_s();
     log_info("%s: text becomes tokens in %s", c->text.path[0], c->out);
     TRY(tokenize(t, c, &r));
-    double bytes = (double)(r.part[0].text_bytes + r.part[1].text_bytes), time_s = clock_now_s() - begin_s;
-    log_info("%s: %s of text are %s tokens in %lld documents, %.1f MB/s; the next start finds them there",
+    double  bytes = (double)(r.part[0].text_bytes + r.part[1].text_bytes), time_s = clock_now_s() - begin_s;
+    int64_t n_doc = r.part[0].n_doc + r.part[1].n_doc;
+    log_info("%s: %s of text are %s tokens in %lld document%s, %.1f MB/s; the next start finds them there",
              c->text.path[0], str_bytes(size, sizeof size, bytes),
              str_count(tokens, sizeof tokens, (double)(r.part[0].n_token + r.part[1].n_token)),
-             (long long)(r.part[0].n_doc + r.part[1].n_doc), bytes / MAX(time_s, 1e-3) / 1e6);
+             (long long)n_doc, str_plural(n_doc), bytes / MAX(time_s, 1e-3) / 1e6);
     return 0;
 }
 

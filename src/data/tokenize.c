@@ -363,6 +363,19 @@ static int run_threads(Work *w, int n_thread)
     return rc;
 }
 
+/* The hash of a single document may choose it for validation. A run needs training data first, and can
+ * validate on the end of them. */
+static int train_on_all(Work *w)
+{
+    char from[PATH_MAX], to[PATH_MAX];
+    TRY(part_path(w, 1, "", from));
+    TRY(part_path(w, 0, "", to));
+    if (fault_hit(FAULT_RENAME) || rename(from, to) != 0) return err_sys("%s: rename to %s", from, to);
+    w->result->part[0] = w->result->part[1];
+    w->result->part[1] = (TokenizePart){ 0 };
+    return 0;
+}
+
 static int run(Work *w)
 {
     int n_thread = MAX(1, MIN(w->cfg->threads, TOKENIZE_THREADS));
@@ -372,9 +385,8 @@ static int run(Work *w)
     TRY(thread_ring_init(&w->ring, w->n_slot));
     TRY(run_threads(w, n_thread));
     if (w->result->part[0].n_token == 0) {
-        return w->result->part[1].n_token == 0
-                   ? err_user("%s: there is no text", w->cfg->text.path[0])
-                   : err_user("every document is for validation: a smaller share would do, or none");
+        if (w->result->part[1].n_token == 0) return err_user("%s: there is no text", w->cfg->text.path[0]);
+        TRY(train_on_all(w));
     }
     return publish(w);
 }

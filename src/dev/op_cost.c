@@ -7,12 +7,17 @@
 #include "dev/op_math.h"
 #include "dev/op_scratch.h"
 
+/* Keys that a query sees on average, of S in its sequence. */
+static double mean_keys(const AttnShape *s, int64_t S)
+{
+    if (s->mask == MASK_RANGE && s->mean_keys) return s->mean_keys;
+    return s->mask == MASK_FULL ? (double)S : (double)S / 2;
+}
+
 /* FLOPs of forward attention of T queries and S keys in each of B sequences. */
 static double attn_flops(const AttnShape *s, int64_t B, int64_t T, int64_t S)
 {
-    double keys = s->mask == MASK_FULL ? (double)S : (double)S / 2;
-    if (s->mask == MASK_RANGE && s->mean_keys) keys = s->mean_keys;
-    return 4.0 * ((double)B * (double)T * keys) * s->heads * s->head_dim;
+    return 4.0 * ((double)B * (double)T * mean_keys(s, S)) * s->heads * s->head_dim;
 }
 
 static double self_flops(const AttnShape *s, const Tensor *qkv)
@@ -88,6 +93,27 @@ double op_bytes(OpKind kind, const OpArgs *a)
         sum += n * times;
     }
     return sum;
+}
+
+static double attn_keys(OpKind kind, const OpArgs *a)
+{
+    switch (kind) {
+    case OP_ATTN_FWD: return mean_keys(&a->attn_fwd.shape, a->attn_fwd.qkv->dim[1]);
+    case OP_ATTN_BWD: return mean_keys(&a->attn_bwd.shape, a->attn_bwd.qkv->dim[1]);
+    case OP_CROSS_ATTN_FWD: return mean_keys(&a->cross_attn_fwd.shape, a->cross_attn_fwd.kv->dim[1]);
+    case OP_CROSS_ATTN_BWD: return mean_keys(&a->cross_attn_bwd.shape, a->cross_attn_bwd.kv->dim[1]);
+    default: return 0;
+    }
+}
+
+MachineWork op_work(OpKind kind, const OpArgs *args, MachineArith arith)
+{
+    double flops = op_flops(kind, args);
+    return (MachineWork){ .unit  = flops > 0 ? op_table[kind].unit : UNIT_MEMORY,
+                          .flops = flops,
+                          .bytes = op_bytes(kind, args),
+                          .keys  = attn_keys(kind, args),
+                          .arith = arith };
 }
 
 static size_t colsum_ws(int64_t cols, int n_sum)

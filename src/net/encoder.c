@@ -191,8 +191,8 @@ static Tensor *add(const Rec *r, const char *name, Tensor *a, Tensor *b)
     return y;
 }
 
-/* What a latent takes from its prompt: attention, let through by a gate. */
-static Tensor *attend(const Rec *r, Tensor *query, Tensor *kv, Tensor *low, Tensor *high)
+/* What a latent takes from its prompt: attention, let through by a gate. sees: keys on average. */
+static Tensor *attend(const Rec *r, Tensor *query, Tensor *kv, Tensor *low, Tensor *high, int sees)
 {
     const RecipeEncoder *s      = &r->e->shape;
     int64_t              lse[3] = { 1, s->heads, query->dim[1] };
@@ -201,7 +201,8 @@ static Tensor *attend(const Rec *r, Tensor *query, Tensor *kv, Tensor *low, Tens
                                     .head_dim      = (int)s->head_dim,
                                     .mask          = MASK_RANGE,
                                     .scale         = 1.0f / sqrtf((float)s->head_dim),
-                                    .deterministic = r->e->trunk.deterministic };
+                                    .deterministic = r->e->trunk.deterministic,
+                                    .mean_keys     = sees };
     Tensor              *q = linear(r, "q", norm(r, "norm_q", query)), *o = prog_like(r->p, "attention", q);
     at(r, "attention");
     rec_cross_attn_fwd(r->p, (CrossAttnFwd){ .o     = o,
@@ -225,7 +226,7 @@ static EncoderOut record_pool(const Rec *r, Tensor *h, const EncoderBatch *b, Te
     at(r, "queries");
     rec_rows_fwd(r->p, (RowsFwd){ .y = query, .x = weight(r, "query", "weight"), .index = b->query_row });
     Tensor *kv = linear(r, "kv", h);
-    Tensor *x  = add(r, "latents", query, attend(r, query, kv, low, high));
+    Tensor *x  = add(r, "latents", query, attend(r, query, kv, low, high, b->mean_len));
     Tensor *f  = act(r, "gelu", linear(r, "up", norm(r, "norm", x)), ACT_GELU);
     x          = add(r, "pooled", x, linear(r, "down", f));
     f          = act(r, "adapter gelu", linear(r, "adapt_up", norm(r, "adapt_norm", x)), ACT_GELU);

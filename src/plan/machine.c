@@ -6,14 +6,18 @@
 #include <string.h>
 #include <strings.h>
 
+/* Short sequences pay for the beginning and end of a block of queries without the keys that would hide them.
+ * From steps of ViT-L/16 with 196 and 3,136 keys and of llama-1b with 2,048. */
+#define ATTN_FIXED 0.34
+
 #define GIB(n) ((size_t)(1024.0 * 1024.0 * 1024.0 * (n)))
 
 /* Rates that a whole step reaches at the power limit, not the rates of the best op alone (766 TFLOP/s, 4.2
  * TB/s). H200, the fastest of docs/performance.md's cards, 2026-11-15: the products of a GPT-2 124M step are
  * 389 TFLOP in 565 ms, one op at a time, and the step takes 2.5 % more than its ops, so 670; its passes run
- * at 3.4 to 3.9 TB/s, so 3.5. Attention depends on shape: 322 forward / 237 backward at T 1024 with heads of
- * 64, more at T 4096; 330 / 235. Micro-batch 64 instead of 32 saves 2096 ops and 7 ms a step there, so an op
- * costs about 3 us beside its work; 2.5 here. Seven recipes come out within 6 % of their measurement
+ * at 3.4 to 3.9 TB/s, so 3.5. Attention: 322 forward / 237 backward at T 1024 with heads of 64, so 330 / 235
+ * at ATTN_KEYS. Micro-batch 64 instead of 32 saves 2096 ops and 7 ms a step there, so an op
+ * costs about 3 us beside its work; 2.5 here. 22 measurements of three tasks come out within 5 %
  * (tests/test_predict.c). Products in fp8 hold 1,267 TFLOP/s one op at a time in a step of Qwen2.5 1.5B
  * (2026-11-16), so 1,240. The other cards were not measured: their rates are burst rates, times the share of
  * the burst rate that an H200 holds. Those of V100 and T4 are guesses from data sheets: 0.69 of memory and
@@ -28,6 +32,7 @@ static const Machine machines[] = {
       0.065,
       0.5,
       2.5e-6,
+      ATTN_FIXED,
       1830 },
     { "h100",
       "NVIDIA H100 80GB HBM3",
@@ -38,6 +43,7 @@ static const Machine machines[] = {
       0.065,
       0.5,
       2.5e-6,
+      ATTN_FIXED,
       1830 },
     { "h100-pcie",
       "NVIDIA H100 PCIe",
@@ -48,6 +54,7 @@ static const Machine machines[] = {
       0.065,
       0.5,
       2.5e-6,
+      ATTN_FIXED,
       1620 },
     { "v100",
       "Tesla V100-SXM2-32GB",
@@ -58,8 +65,19 @@ static const Machine machines[] = {
       0.12,
       0,
       4e-6,
+      ATTN_FIXED,
       1530 },
-    { "t4", "Tesla T4", 75, GIB(14.7), 65e12, { 0.22e12, 25e12, 12e12, 8e12, 0 }, 0.12, 0, 4e-6, 1590 },
+    { "t4",
+      "Tesla T4",
+      75,
+      GIB(14.7),
+      65e12,
+      { 0.22e12, 25e12, 12e12, 8e12, 0 },
+      0.12,
+      0,
+      4e-6,
+      ATTN_FIXED,
+      1590 },
     { "a100",
       "NVIDIA A100-SXM4-80GB",
       80,
@@ -69,6 +87,7 @@ static const Machine machines[] = {
       0.07,
       0.5,
       3.5e-6,
+      ATTN_FIXED,
       1410 },
 };
 
@@ -130,19 +149,22 @@ Machine machine_cpu(int threads, size_t mem_bytes)
      * 384: 8 %; in two: 0 to 2.5 %). */
     double n = threads;
     return (Machine){ "cpu", "CPU", 0,     mem_bytes, 0, { 8e9 * n, 80e9 * n, 40e9 * n, 40e9 * n, 5e9 * n },
-                      1.0,   0,     50e-6, 0 };
+                      1.0,   0,     50e-6, 0,         0 };
 }
 
-double machine_rate(const Machine *m, MachineUnit unit, MachineArith arith)
+double machine_flops_time(const Machine *m, const MachineWork *w)
 {
-    int    half  = unit == UNIT_FP8 || arith == MACHINE_HALF;
-    double share = arith == MACHINE_TF32 && m->tf32_share > 0 ? m->tf32_share : m->f32_share;
-    return half ? m->rate[unit] : m->rate[unit] * share;
+    double share = 1.0, longer = 1.0;
+    if (w->unit != UNIT_FP8 && w->arith != MACHINE_HALF)
+        share = w->arith == MACHINE_TF32 ? m->tf32_share : m->f32_share;
+    if (w->unit == UNIT_MEMORY) return 0;
+    if (w->keys > 0) longer += m->attn_fixed * (ATTN_KEYS / w->keys - 1);
+    return w->flops / (m->rate[w->unit] * share) * longer;
 }
 
-double machine_op_time(const Machine *m, MachineUnit unit, MachineArith arith, double flops, double bytes)
+double machine_bytes_time(const Machine *m, const MachineWork *w) { return w->bytes / m->rate[UNIT_MEMORY]; }
+
+double machine_op_time(const Machine *m, const MachineWork *w)
 {
-    double memory     = bytes / m->rate[UNIT_MEMORY];
-    double arithmetic = unit == UNIT_MEMORY ? 0 : flops / machine_rate(m, unit, arith);
-    return MAX(memory, arithmetic) + m->op_s;
+    return MAX(machine_bytes_time(m, w), machine_flops_time(m, w)) + m->op_s;
 }

@@ -27,8 +27,20 @@ typedef struct {
     double      f32_share;        /* rate of f32 products relative to 16-bit ones */
     double      tf32_share;       /* the same of products in TF32; 0: none */
     double      op_s;             /* fixed cost of an op inside a captured step */
+    double      attn_fixed;       /* share of attention's time at ATTN_KEYS that more keys do not lengthen */
     double      peak_mhz;         /* clock that peak_flops is meant for; 0: unknown */
 } Machine;
+
+/* Rates of attention are those of so many keys a query: T 1024, causal. */
+enum { ATTN_KEYS = 512 };
+
+/* What an op does, in plain numbers. */
+typedef struct {
+    MachineUnit  unit; /* UNIT_MEMORY: no arithmetic that counts */
+    double       flops, bytes;
+    double       keys; /* of attention: those that a query sees, on average; else 0 */
+    MachineArith arith;
+} MachineWork;
 
 /* The lowest compute capability that a default build has kernels for (GENCODE in the Makefile). The card
  * itself has the last word (dev/cuda/cuda_dev.c). */
@@ -47,10 +59,11 @@ int machine_list_fitting(char *buf, size_t n, size_t size_bytes);
 /* A stand-in for this computer's CPU with the given threads. */
 Machine machine_cpu(int threads, size_t mem_bytes);
 
-/* FLOP/s of a unit that is not memory. */
-double machine_rate(const Machine *m, MachineUnit unit, MachineArith arith);
 /* Seconds for one op: the slower of arithmetic and memory traffic, plus the fixed cost. */
-double machine_op_time(const Machine *m, MachineUnit unit, MachineArith arith, double flops, double bytes);
+double machine_op_time(const Machine *m, const MachineWork *w);
+/* The two halves alone. */
+double machine_flops_time(const Machine *m, const MachineWork *w);
+double machine_bytes_time(const Machine *m, const MachineWork *w);
 
 #ifdef __cplusplus
 }

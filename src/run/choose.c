@@ -111,14 +111,13 @@ static void add_cost(void *ctx, const ScheduleRow *row, double times)
     const Machine *m     = w->machine;
     MachineArith   arith = job_arith(w->job);
     for (int i = 0; i < prog_n_op(p); i++) {
-        const Op   *op    = prog_op(p, i);
-        double      flops = op_flops(op->kind, &op->args), bytes = op_bytes(op->kind, &op->args);
-        MachineUnit unit = flops > 0 ? op_table[op->kind].unit : UNIT_MEMORY;
-        c->flops += times * flops;
-        c->bytes += times * bytes;
-        c->bytes_s += times * bytes / m->rate[UNIT_MEMORY];
-        if (flops > 0) c->flops_s += times * flops / machine_rate(m, unit, arith);
-        c->step_s += times * machine_op_time(m, unit, arith, flops, bytes);
+        const Op   *op = prog_op(p, i);
+        MachineWork x  = op_work(op->kind, &op->args, arith);
+        c->flops += times * x.flops;
+        c->bytes += times * x.bytes;
+        c->bytes_s += times * machine_bytes_time(m, &x);
+        c->flops_s += times * machine_flops_time(m, &x);
+        c->step_s += times * machine_op_time(m, &x);
     }
 }
 

@@ -58,8 +58,18 @@ static int release_oldest(Feed *f)
     return 0;
 }
 
+/* A host that is ahead of the device would read beside its work all the same. */
+static int rest_device(Feed *f)
+{
+    Dev *dev = f->job->dev;
+    TRY(dev->vt->sync(dev));
+    TRY(feed_drain(f));
+    return 1;
+}
+
 int feed_make_room(Feed *f)
 {
+    if (!f->job->recipe.opt.prefetch) return rest_device(f);
     if (f->n_held < FEED_HELD) return 0;
     TRY(release_oldest(f));
     return 1;

@@ -37,7 +37,8 @@ void feed_deinit(Feed *f); /* the device must be at rest */
 /* Starts (or restarts) reading. The source is borrowed. */
 int feed_attach(Feed *f, const Source *src, const FeedStart *from);
 
-/* Gives back the oldest slot if FEED_HELD uploads are in flight; waits for it. 1: a slot was given back. */
+/* Gives back the oldest slot if FEED_HELD uploads are in flight; waits for it. With opt.prefetch off waits
+ * for all that was queued: nothing is read beside the device's work. 1: the host waited. */
 int feed_make_room(Feed *f);
 /* Takes the next batch from the loader. Negative after err_set() when there is none. */
 int feed_take(Feed *f, LoaderBatch *out);

@@ -147,9 +147,9 @@ static void note_step_before(const Walk *w)
 static int take_batch(Walk *w, const ScheduleRow *row)
 {
     LoaderBatch batch;
-    int         freed = feed_make_room(w->feed);
-    if (freed < 0) return -1;
-    if (freed && w->step >= 0) note_step_before(w);
+    int         waited = feed_make_room(w->feed);
+    if (waited < 0) return -1;
+    if (waited && w->step >= 0) note_step_before(w);
     w->data_ok = feed_take(w->feed, &batch) == 0;
     if (row->sums || !w->data_ok) TRY(agree_on_data(w->s, w->data_ok));
     for (int k = 0; w->n_target && k < LOSS_SLOTS; k++) w->n_target[k] += batch.n_target[k];

@@ -100,6 +100,7 @@ static int evaluate(Run *run, int *stop)
     watchdog_note(&run->watchdog, "step", run->at.step + 1);
     run->last_s = clock_now_s();
     run->eval_s += run->last_s - begin_s;
+    loader_rest(run->stepper.feed.loader, run->last_s - begin_s);
     return 0;
 }
 
@@ -332,7 +333,9 @@ static int at_boundary(Run *run, int *stop)
         double begin_s = clock_now_s();
         run->save_due  = 0;
         TRY(train_save(run));
-        run->save_s += clock_now_s() - begin_s;
+        double took_s = clock_now_s() - begin_s;
+        run->save_s += took_s;
+        loader_rest(run->stepper.feed.loader, took_s);
     }
     if (train_is_trace_edge(run, run->at.step)) watch_rest(run, 0);
     if (run->asked.over_budget) {

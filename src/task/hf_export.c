@@ -66,11 +66,12 @@ static int dtype_asked(const char *text)
     return -2;
 }
 
-/* Weights that were trained further are f32; they go back to what was imported. */
+/* Weights that were trained further are f32; they go back to what was imported. An import has the types of
+ * the files, which may be several. */
 static DType dtype_of(const Export *e, DType stored, int asked)
 {
     if (asked >= 0) return (DType)asked;
-    for (int i = 0; i < DT_COUNT && stored == DT_F32; i++) {
+    for (int i = 0; i < DT_COUNT && stored == DT_F32 && e->opt->step > 0; i++) {
         if (dtype_text[i] && strcmp(e->config.dtype, dtype_text[i]) == 0) return (DType)i;
     }
     return stored;
@@ -332,6 +333,22 @@ int hf_export_text(const char *path, const char *text)
     return rc;
 }
 
+int hf_export_retype(const char *from, const char *to, DType dtype)
+{
+    json_t *root = json_load_file(from, 0, NULL);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return err_user("%s: not a JSON map", from);
+    }
+    const char *key = json_object_get(root, "dtype") ? "dtype" : "torch_dtype";
+    json_object_set_new(root, key, json_string(dtype_text[dtype]));
+    char *text = json_dumps(root, JSON_INDENT(2));
+    int   rc   = text ? hf_export_text(to, text) : err_set("%s: cannot be written again", from);
+    free(text);
+    json_decref(root);
+    return rc;
+}
+
 /* The config that was imported, with the type of the written numbers; else one of our own. */
 static int write_config(const Export *e)
 {
@@ -339,18 +356,7 @@ static int write_config(const Export *e)
     TRY(out_path(e, "config.json", path));
     if (snprintf(was, sizeof was, "%s/hf/config.json", e->opt->run) < (int)sizeof was &&
         file_kind(was) == FILE_REGULAR) {
-        json_t *root = json_load_file(was, 0, NULL);
-        if (!json_is_object(root)) {
-            json_decref(root);
-            return err_user("%s: not a JSON map", was);
-        }
-        const char *key = json_object_get(root, "dtype") ? "dtype" : "torch_dtype";
-        json_object_set_new(root, key, json_string(e->config.dtype));
-        char *text = json_dumps(root, JSON_INDENT(2));
-        int   rc   = text ? hf_export_text(path, text) : err_set("%s: cannot be written again", was);
-        free(text);
-        json_decref(root);
-        return rc;
+        return hf_export_retype(was, path, e->piece[0].spec.dtype);
     }
     FILE *f  = file_create_tmp(path);
     int   rc = f ? hfconf_write(&e->config, f) : -1;

@@ -5,6 +5,7 @@
 
 #include "conf/hfconf.h"
 #include "task/task.h"
+#include "tensor/tensor.h"
 
 typedef struct {
     const char *prefix; /* of the checkpoint's names that are written; others are left out */
@@ -15,6 +16,9 @@ typedef struct {
 } HfExport;
 
 int hf_export(const Recipe *r, const TaskExport *opt, const HfExport *what);
+
+/* Writes config.json `from` to `to`, which may be the same. dtype: of the weights; f32, bf16 or f16. */
+int hf_export_retype(const char *from, const char *to, DType dtype);
 
 /* Writes a small file that appears complete. */
 int hf_export_text(const char *path, const char *text);

@@ -68,7 +68,7 @@ static double kl_weight(const Recipe *r)
 
 static int64_t rows_of(const Job *j, PairReader reader)
 {
-    return pairs_rows(&latent_of(j)->s, reader, j->fields.B, j->recipe.latent.room);
+    return pairs_rows(&latent_of(j)->s, reader, j->fields.B, pairs_share(&j->recipe));
 }
 
 static Tensor *declare_rows(Job *j, const char *name, int64_t n)
@@ -85,9 +85,6 @@ static void declare_constants(Job *j)
     t->x_row           = declare_rows(j, "latent rows", B * s->student);
     t->h_row           = declare_rows(j, "answer rows", B * s->L);
     t->target_row      = declare_rows(j, "target rows", B * s->L);
-    t->pack_row        = declare_rows(j, "student rows", rows_of(j, READ_STUDENT));
-    t->first           = declare_rows(j, "student first", rows_of(j, READ_STUDENT));
-    t->last            = declare_rows(j, "student last", rows_of(j, READ_STUDENT));
     t->none_len        = declare_rows(j, "lengths without prompt", B);
 }
 
@@ -184,22 +181,6 @@ static int upload_constants(Job *j)
     return rc;
 }
 
-/* The student's sequences are all as long, so where they lie is a constant. */
-static int upload_student(Job *j)
-{
-    const Latent *t = latent_of(j);
-    int64_t       R = rows_of(j, READ_STUDENT), T = t->s.student, n = j->fields.B * T;
-    int32_t      *v = mem_alloc(sizeof *v * (size_t)R);
-    if (!v) return err_sys("memory for rows");
-    for (int64_t i = 0; i < R; i++) v[i] = i < n ? (int32_t)i : -1;
-    int rc = upload_rows(j, t->pack_row, v);
-    if (rc == 0) rc = upload_rows(j, t->last, v);
-    for (int64_t i = 0; i < R; i++) v[i] = i < n ? (int32_t)(i / T * T) : 0;
-    if (rc == 0) rc = upload_rows(j, t->first, v);
-    free(v);
-    return rc;
-}
-
 /* Every token that the data can have is one of the language model's. */
 static int check_vocab(const Job *j)
 {
@@ -216,7 +197,6 @@ static int latent_init_constants(Job *j)
 {
     Latent *t = latent_of(j);
     TRY(upload_constants(j));
-    TRY(upload_student(j));
     TRY(latent_upload_passes(j));
     TRY(latent_upload_answers(j));
     TRY(latent_load_llm(j));
@@ -259,7 +239,7 @@ EncoderOut latent_record_encoder(Job *j, Prog *p)
                        .len       = j->field[PAIR_N_BYTES],
                        .query_row = t->query_row,
                        .align     = PAIRS_ALIGN,
-                       .mean_len  = (int)MAX((double)t->s.S * j->recipe.latent.room, 1) };
+                       .mean_len  = (int)MAX((double)t->s.S * pairs_share(&j->recipe), 1) };
     return encoder_record(&t->enc, p, &b);
 }
 

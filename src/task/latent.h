@@ -58,9 +58,8 @@ typedef struct {
     /* Constants, i32: rows of the student's x that are latents (-1 elsewhere) and the query of each latent;
      * rows of h that predict answers, the first K of all samples first, and their targets. */
     Tensor     *query_row, *x_row, *h_row, *target_row;
-    Tensor     *pack_row, *first, *last; /* the student's rows side by side, and what each sees */
-    Tensor     *none_len;                /* i32[B], all the same */
-    LatentPass *pass;                    /* for n = 1 .. K; NULL with latent.one_pass */
+    Tensor     *none_len; /* i32[B], all the same */
+    LatentPass *pass;     /* for n = 1 .. K; NULL with latent.one_pass */
 
     /* Greedy answers: tokens and positions, caches, rows of the prefix. */
     NetDecode   decode;

@@ -2,6 +2,7 @@
 #include "task/latent.h"
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "task/pick.h"
 
@@ -25,7 +26,11 @@ int latent_ask(Recipe *r, const TaskSample *opt)
     if (opt->n_unit_given && opt->n_unit > r->latent.answer)
         return err_user("command line: --tokens: %lld: an answer has at most latent.answer tokens: %lld",
                         (long long)opt->n_unit, (long long)r->latent.answer);
-    return 0;
+    int is_cut = pairs_prompt_is_cut(r, opt->prompt);
+    if (is_cut > 0)
+        log_warn("--prompt: the encoder reads the last %lld bytes of it (encoder.bytes)",
+                 (long long)r->encoder.bytes);
+    return MIN(is_cut, 0);
 }
 
 /* A batch whose first sample is the prompt. */

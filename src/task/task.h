@@ -116,7 +116,9 @@ typedef struct {
     const char *out;        /* folder to write */
     const char *dtype;      /* "float32", "bfloat16", "float16"; NULL: the task's choice */
     int64_t     part_bytes; /* most bytes of weights in one file; 0: the task's choice */
+    int64_t     step;       /* of the checkpoint; 0: nothing was trained */
 } TaskExport;
+
 /* What `brim play` asks for. */
 typedef struct {
     int64_t     n_episode;

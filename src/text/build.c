@@ -234,11 +234,12 @@ static int read_parts(Tokenizer *t)
     return 0;
 }
 
-/* The first token that exists, among those that well-known models use; added tokens first. */
+/* The first added token that exists, among those that well-known models use. A token of the vocabulary alone
+ * may be made of merges: Qwen 3 has "<s>" among those, which begins no text. */
 static int32_t guess(const Tokenizer *t, const char *const *name, int n)
 {
-    for (int k = 0; k < 2 * n; k++) {
-        int32_t id = strmap_find(k < n ? &t->added_names : &t->names, name[k % n], strlen(name[k % n]));
+    for (int k = 0; k < n; k++) {
+        int32_t id = strmap_find(&t->added_names, name[k], strlen(name[k]));
         if (id >= 0) return id;
     }
     return -1;

@@ -31,10 +31,9 @@ static int64_t loop_size(const Op *op)
     return most;
 }
 
-static int is_shared(const Op *op, double flops)
+static int is_shared(const Op *op, const MachineWork *x)
 {
-    MachineUnit unit = op_table[op->kind].unit;
-    if (flops > 0 && (unit == UNIT_GEMM || unit == UNIT_FP8)) return flops / 2 >= CPU_PARALLEL_PRODUCT;
+    if (x->unit == UNIT_GEMM || x->unit == UNIT_FP8) return x->flops / 2 >= CPU_PARALLEL_PRODUCT;
     return loop_size(op) >= CPU_PARALLEL_MIN;
 }
 
@@ -44,10 +43,9 @@ static void add_row(void *ctx, const ScheduleRow *row, double times)
     const Prog *p = w->job->prog[row->prog];
     for (int i = 0; i < prog_n_op(p); i++) {
         const Op   *op    = prog_op(p, i);
-        double      flops = op_flops(op->kind, &op->args);
-        MachineUnit unit  = flops > 0 ? op_table[op->kind].unit : UNIT_MEMORY;
-        double      s     = machine_op_time(&w->one, unit, MACHINE_F32, flops, op_bytes(op->kind, &op->args));
-        int         large = is_shared(op, flops);
+        MachineWork x     = op_work(op->kind, &op->args, MACHINE_F32);
+        double      s     = machine_op_time(&w->one, &x);
+        int         large = is_shared(op, &x);
         w->out->n_op += times;
         w->out->n_shared += large ? times : 0;
         *(large ? &w->out->shared_s : &w->out->alone_s) += times * s;
@@ -56,10 +54,10 @@ static void add_row(void *ctx, const ScheduleRow *row, double times)
 
 void divide_of(Divide *d, const Job *j)
 {
-    DivideWalk w = { .out = d, .job = j, .one = machine_cpu(1, 0) };
-    w.one.op_s   = 0;
-    *d = (Divide){ .wake_s   = machine_op_time(&w.one, UNIT_GEMM, MACHINE_F32, 2 * CPU_PARALLEL_PRODUCT, 0),
-                   .has_host = job_has_host_rows(j) };
+    DivideWalk  w     = { .out = d, .job = j, .one = machine_cpu(1, 0) };
+    MachineWork least = { .unit = UNIT_GEMM, .flops = 2 * CPU_PARALLEL_PRODUCT, .arith = MACHINE_F32 };
+    w.one.op_s        = 0;
+    *d = (Divide){ .wake_s = machine_op_time(&w.one, &least), .has_host = job_has_host_rows(j) };
     schedule_each(&j->step, add_row, &w);
 }
 

@@ -39,9 +39,8 @@ static void add_row(void *ctx, const ScheduleRow *row, double times)
         const Op *op = prog_op(p, i);
         w->inner_flops += times * inner_flops(op, w->job->recipe.opt.flash);
         if (!op->recompute) continue;
-        double      flops = op_flops(op->kind, &op->args);
-        MachineUnit unit  = flops > 0 ? op_table[op->kind].unit : UNIT_MEMORY;
-        w->repeat_s += times * machine_op_time(w->machine, unit, arith, flops, op_bytes(op->kind, &op->args));
+        MachineWork x = op_work(op->kind, &op->args, arith);
+        w->repeat_s += times * machine_op_time(w->machine, &x);
     }
 }
 
