@@ -1,17 +1,20 @@
 /* Products in fp8 on the CPU: what the pass writes into the list, that fusing and recomputation change no
- * bits, that training goes as in f32, and that scales follow the numbers. */
+ * bits, that training goes as in f32, and that scales follow the numbers and belong to their weights. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/folder.h"
+#include "ckpt/ckpt.h"
 #include "jobs.h"
 #include "run/build.h"
 #include "tensor/number.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <unistd.h>
 
 static const char gated[]  = "model: {layers: 2, width: 32, heads: 4, vocab: 300, context: 16, act: swiglu, "
                              "norm: rmsnorm, pos: rope}\n"
@@ -204,6 +207,39 @@ static void test_frozen(void **state)
     build_destroy(j);
 }
 
+/* Scales in a checkpoint have no names: where other weights are in fp8, they are not those of this run. */
+static void test_other_weights(void **state)
+{
+    (void)state;
+    static const char *const wide[] = { "fp8.wide=block.0", "fp8.wide=block.1", "fp8.wide=block.0" };
+    Job                     *j[3], *first;
+    CkptWriter              *w;
+    CkptState                s     = { .step = 3, .seed = 1, .micro_batch = 4, .head_rows = 32 }, back;
+    char                     dir[] = "/tmp/brim-fp8-XXXXXX", msg[512], note[512] = "", path[128];
+    for (int i = 0; i < 3; i++) j[i] = open_job((Want){ .text = gated, .override = wide[i] });
+    first = j[0];
+    assert_non_null(mkdtemp(dir));
+    for (int k = 0; k < 3; k++) job_train_step(first, k);
+    assert_int_equal(ckpt_writer_create(&w, first, dir), 0);
+    assert_int_equal(ckpt_begin(w, first, &s), 0);
+    assert_int_equal(ckpt_wait(w, msg, sizeof msg), 1);
+    ckpt_writer_destroy(w);
+    assert_int_equal(ckpt_path(dir, 3, path, sizeof path), 0);
+    for (int i = 1; i < 3; i++) {
+        if (ckpt_load(j[i], path, &back, note, sizeof note) < 0) fail_msg("%s", err_get());
+        const ParamTable *t = j[i]->table[0], *u = first->table[0];
+        const StoreFp8   *f = param_find(t, i == 1 ? "block.0.up.weight" : "block.1.up.weight")->fp8;
+        if (i == 1)
+            assert_true(scale_of(f->x_site) == 0 && scale_of(f->dy_site) == 0 && scale_of(f->w_site) > 0);
+        if (i == 2) assert_memory_equal(t->sites->data, u->sites->data, tensor_bytes(t->sites));
+        if (i == 2)
+            assert_memory_equal(t->grad_sites->data, u->grad_sites->data, tensor_bytes(u->grad_sites));
+        build_destroy(j[i]);
+    }
+    build_destroy(first);
+    folder_remove(dir);
+}
+
 /* Every code goes to its number and back; numbers between two codes go to the nearer one, ties to even. */
 static void test_codes(void **state)
 {
@@ -229,8 +265,10 @@ static void test_codes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_codes),  cmocka_unit_test(test_lists),   cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_learns), cmocka_unit_test(test_outlier), cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_codes),         cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_same_bits),     cmocka_unit_test(test_learns),
+        cmocka_unit_test(test_outlier),       cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_other_weights),
     };
     return cmocka_run_group_tests(tests, open_dev, close_dev);
 }

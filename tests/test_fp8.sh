@@ -32,6 +32,39 @@ verdict "scales are in the checkpoint" $? "$(ls runs/one/checkpoints)"
 cmp -s runs/{none,whole}/checkpoints/step-00000008/model.safetensors
 verdict "evaluations change no scale" $? "$(tail -n 2 none.log)"
 
+# Frozen weights are quantised once more where a run goes on: no trace of that stays. r.yaml has one block.
+for run in "ice 8" "cube 4" "cube 8"; do
+    "$brim" train r.yaml "run=${run% *}" "steps=${run#* }" freeze=block.0 optim.schedule=constant \
+        >ice.log 2>&1
+done
+cmp -s runs/{ice,cube}/checkpoints/step-00000008/optim.safetensors
+verdict "a run with frozen weights that went on has the same optim" $? "$(tail -n 2 ice.log)"
+
+# A run goes on in another precision: scales in fp8 begin anew.
+"$brim" train r.yaml run=turn steps=4 precision=fp32 >turn.log 2>&1
+brim train r.yaml run=turn steps=6
+[ $rc -eq 0 ] && says "resuming after step 4: .*precision fp32 -> fp8"
+verdict "from fp32 to fp8" $? "$(seen)"
+brim train r.yaml run=turn precision=fp32
+[ $rc -eq 0 ] && says "resuming after step 6: .*precision fp8 -> fp32"; verdict "and back" $? "$(seen)"
+
+# Weights of others are larger than the initial values that scales were first taken from: whether they train
+# or not, the loss begins and goes on as in fp32.
+first() { sed -n 's/.*"step": 1,.*"loss": \([0-9.]*\).*/\1/p' "runs/$1/metrics.jsonl"; }
+near() { awk "BEGIN { d = ${1:-0} / ${2:-1}; exit !(d > 0.98 && d < 1.02) }"; }
+"$brim" train r.yaml run=grown steps=60 precision=fp32 model.init_std=0.002 optim.lr=1e-2 eval.every=0 \
+    checkpoint.every=0 >grown.log 2>&1 && "$brim" export runs/grown hf >>grown.log 2>&1
+for freeze in "" block.0; do
+    for p in fp32 fp8; do
+        "$brim" train r.yaml "run=taken-$p" --fresh init=hf model.init_std=0.002 "precision=$p" \
+            "freeze=$freeze" optim.lr=1e-4 >taken.log 2>&1
+    done
+    near "$(first taken-fp8)" "$(first taken-fp32)" &&
+        near "$(last taken-fp8 val_loss)" "$(last taken-fp32 val_loss)"
+    verdict "weights of a folder in fp8${freeze:+, frozen}" $? "$(tail -n 2 grown.log taken.log)" \
+        "$(first taken-fp8) $(first taken-fp32) $(last taken-fp8 val_loss) $(last taken-fp32 val_loss)"
+done
+
 # Two ranks: they agree on the scales, so the checkpoint of one lets both go on with the same bits.
 two() { # run, overrides; again if somebody has the port
     local r rc pids=() port=$((20000 + RANDOM % 12000))
@@ -58,6 +91,14 @@ done
     watch.sample=false >latent.log 2>&1
 verdict "a frozen net in fp8" $? "$(tail -n 2 latent.log)"
 
+# The mean of an image net's weights only evaluates, in bf16: it has no copies in fp8.
+copies() {
+    "$brim" plan "$here/recipes/vit-l16.yaml" --gpu h200 precision=fp8 micro_batch=64 "image.ema=$1" |
+        sed -n 's/.*compute copies *\([0-9]*\) .*/\1/p'
+}
+none=$(copies 0); mean=$(copies 0.9999)
+[ -n "$none" ] && [ "$none" = "$mean" ]; verdict "the mean of weights has no copies in fp8" $? "$none $mean"
+
 refused() { # name, pattern, arguments
     "$brim" "${@:3}" >seen 2>&1; local rc=$?
     [ $rc -eq 2 ] && grep -q "$2" seen; verdict "$1" $? "exit $rc: $(cat seen)"
@@ -76,6 +117,11 @@ brim plan r.yaml model.context=63 step_tokens=504
 [ $rc -eq 0 ] && says "warning: precision: fp8: only 0 % of the step's products are in fp8"
 verdict "fp8 that no product uses is said" $? "$(seen)"
 brim plan r.yaml && ! says "warning: precision"; verdict "fp8 that most products use is not" $? "$(seen)"
+# Muon's own products are the optimizer's: they do not count.
+brim plan r.yaml optim.kind=muon step_tokens=32 && ! says "warning: precision"
+verdict "nor with Muon" $? "$(seen)"
+brim plan r.yaml fp8.wide=block.0 && says "warning: precision: fp8: only .*fp8.wide and fp8.head leave some"
+verdict "what the recipe leaves out is said" $? "$(seen)"
 brim plan cartpole precision=fp8 && says "warning: precision: fp8: only 0 %"
 verdict "fp8 in a task that has none is said" $? "$(seen)"
 "$brim" plan r.yaml --gpu h200 device=auto require=fp8 >seen 2>&1

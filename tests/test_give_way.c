@@ -71,20 +71,25 @@ static void test_bytes(void **state)
 }
 
 /* Nothing gives way while the run fits; all that may gives way where nothing else does; what the recipe does
- * not name stays. */
+ * not name stays, and so do weights that products read in another type than bf16. */
 static void test_only_if_needed(void **state)
 {
     const Machine *h200 = machine_find("h200");
     static const struct {
-        const char *give_way;
+        const char *give_way, *precision;
         unsigned    gives;
-    } row[] = { { "give_way=moments,weights", GIVE_MOMENTS | GIVE_WEIGHTS },
-                { "give_way=moments", GIVE_MOMENTS },
-                { "give_way=weights", GIVE_WEIGHTS } };
+    } row[] = { { "give_way=moments,weights", "precision=auto", GIVE_MOMENTS | GIVE_WEIGHTS },
+                { "give_way=moments", "precision=auto", GIVE_MOMENTS },
+                { "give_way=weights", "precision=auto", GIVE_WEIGHTS },
+                { "give_way=moments,weights", "precision=fp8", GIVE_MOMENTS | GIVE_WEIGHTS },
+                { "give_way=moments,weights", "precision=fp16", GIVE_MOMENTS },
+                { "give_way=moments,weights", "precision=fp32", GIVE_MOMENTS } };
     for (int i = 0; i < ARRAY_LEN(row); i++) {
         Recipe r;
         Choice c;
-        load(&r, row[i].give_way);
+        char  *both[] = { (char *)row[i].give_way, (char *)row[i].precision };
+        if (recipe_parse(&r, "t.yaml", model_text, strlen(model_text), 2, both) < 0)
+            fail_msg("%s", err_get());
         ChooseFor what = {
             .task = &task_lm, .recipe = &r, .vt = dev_cuda_plan(), .capability = 90, .parts = JOB_TRAIN
         };

@@ -201,6 +201,14 @@ static int match_tensor(const SafeFile *f, const CkptItem *it)
                     dtype_name(t->dtype));
 }
 
+/* Scales of fp8 tensors (ParamTable.sites), of whichever table. */
+static int is_scales(const char *name)
+{
+    size_t n = strlen(name), end = strlen("fp8"), grad = strlen("fp8 gradients");
+    return str_starts_with(name, "state.") && ((n > end && strcmp(name + n - end, "fp8") == 0) ||
+                                               (n > grad && strcmp(name + n - grad, "fp8 gradients") == 0));
+}
+
 static int match_tensors(const Loaded *l, const SafeFile *f, int kind)
 {
     int n = 0;
@@ -210,7 +218,7 @@ static int match_tensors(const Loaded *l, const SafeFile *f, int kind)
         n++;
     }
     for (int k = 0; k < f->n_tensor && f->n_tensor > n; k++) {
-        int found = 0;
+        int found = is_scales(f->tensor[k].name);
         for (int i = 0; i < l->n_item && !found; i++)
             found = (int)l->item[i].file == kind && strcmp(l->item[i].spec.name, f->tensor[k].name) == 0;
         if (!found)
@@ -360,6 +368,42 @@ static void drop_optim(Loaded *l)
     l->n_item = n;
 }
 
+static int is_scale_key(const char *key)
+{
+    return strcmp(key, "fp8.wide") == 0 || strcmp(key, "fp8.head") == 0 || strcmp(key, "fp8.scaling") == 0;
+}
+
+/* Row i of the scales is of the i-th weight in fp8: where other weights are, it may be another one's. */
+static int same_scales(const Loaded *l, const Recipe *r)
+{
+    for (int i = 0; i < l->n_item; i++) {
+        const SafeTensor *want = &l->item[i].spec, *t;
+        if (!is_scales(want->name)) continue;
+        t = safetensors_find(&l->file[CKPT_OPTIM], want->name);
+        if (!t || t->ndim != want->ndim || memcmp(t->dim, want->dim, sizeof *t->dim * (size_t)t->ndim) != 0)
+            return 0;
+    }
+    for (int i = 0; i < l->manifest.n_key; i++) {
+        const CkptKey *key = &l->manifest.key[i];
+        char           now[2 * RECIPE_STR];
+        if (!is_scale_key(key->key)) continue;
+        schema_get(schema_row(r, schema_find(r, key->key)), r, now, sizeof now);
+        if (strcmp(now, key->text) != 0) return 0;
+    }
+    return 1;
+}
+
+/* A run that goes on with other weights in fp8, or that had none, takes all scales from its tensors. */
+static void drop_scales(Loaded *l, const Recipe *r)
+{
+    int n = 0;
+    if (l->n_file < CKPT_FILES || same_scales(l, r)) return;
+    for (int i = 0; i < l->n_item; i++) {
+        if (!is_scales(l->item[i].spec.name)) l->item[n++] = l->item[i];
+    }
+    l->n_item = n;
+}
+
 static int match_own(const Loaded *l, const Job *j)
 {
     int64_t was = l->manifest.state.own_bytes;
@@ -372,6 +416,7 @@ static int match_model(Loaded *l, const Job *j, char *note, size_t n)
 {
     l->n_item = ckpt_items(j, &l->arena, &l->item);
     drop_optim(l);
+    drop_scales(l, &j->recipe);
     TRY(match_tensors(l, &l->file[CKPT_MODEL], CKPT_MODEL));
     TRY(match_frozen(l, j));
     TRY(match_keys(l, &j->recipe, note, n)); /* before the optimizer's tensors: a key says why they differ */
@@ -408,17 +453,27 @@ static int upload_item(Job *j, const SafeFile *f, const SafeTensor *t, const Ckp
     return !hash || XXH64_digest(&state) == *hash ? 0 : damaged(f, t->name);
 }
 
-static int upload_all(Job *j, const Loaded *l)
+/* scales_alone: no more than the scales of fp8 tensors. */
+static int upload_items(Job *j, const Loaded *l, int scales_alone)
 {
     for (int i = 0; i < l->n_item; i++) {
         const CkptItem *it = &l->item[i];
-        if ((int)it->file >= l->n_file) continue;
+        if ((int)it->file >= l->n_file || (scales_alone && !is_scales(it->spec.name))) continue;
         const SafeFile   *f    = &l->file[it->file];
         const SafeTensor *from = safetensors_find(f, it->spec.name);
         const CkptTensor *sums = l->manifest.file[it->file].tensor;
         TRY(upload_item(j, f, from, it, (char *)l->buf, sums ? &sums[from - f->tensor].hash : NULL));
     }
-    return job_refresh_copies(j);
+    return 0;
+}
+
+static int upload_all(Job *j, const Loaded *l)
+{
+    TRY(job_forget_scales(j)); /* for when the file has none */
+    TRY(upload_items(j, l, 0));
+    TRY(job_refresh_copies(j));
+    /* Frozen weights were quantised once more, which raised the amax of their sites. */
+    return upload_items(j, l, 1);
 }
 
 static int load(Job *j, Loaded *l, char *note, size_t n)

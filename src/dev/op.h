@@ -686,8 +686,8 @@ double op_flops(OpKind kind, const OpArgs *args);
  * touch. */
 double op_bytes(OpKind kind, const OpArgs *args);
 
-/* Both, and what else its time depends on; is_f32: products run in f32. */
-MachineWork op_work(OpKind kind, const OpArgs *args, int is_f32);
+/* Both, and what else its time depends on. */
+MachineWork op_work(OpKind kind, const OpArgs *args, MachineArith arith);
 
 /* Verifies presence, dtypes and shapes; NULL when right, else one line kept in buf. */
 const char *op_validate(OpKind kind, const OpArgs *args, char *buf, size_t n);

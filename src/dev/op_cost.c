@@ -106,14 +106,14 @@ static double attn_keys(OpKind kind, const OpArgs *a)
     }
 }
 
-MachineWork op_work(OpKind kind, const OpArgs *args, int is_f32)
+MachineWork op_work(OpKind kind, const OpArgs *args, MachineArith arith)
 {
     double flops = op_flops(kind, args);
-    return (MachineWork){ .unit   = flops > 0 ? op_table[kind].unit : UNIT_MEMORY,
-                          .flops  = flops,
-                          .bytes  = op_bytes(kind, args),
-                          .keys   = attn_keys(kind, args),
-                          .is_f32 = is_f32 };
+    return (MachineWork){ .unit  = flops > 0 ? op_table[kind].unit : UNIT_MEMORY,
+                          .flops = flops,
+                          .bytes = op_bytes(kind, args),
+                          .keys  = attn_keys(kind, args),
+                          .arith = arith };
 }
 
 static size_t colsum_ws(int64_t cols, int n_sum)

@@ -20,8 +20,8 @@
  * costs about 3 us beside its work; 2.5 here. 22 measurements of three tasks come out within 5 %
  * (tests/test_predict.c). Products in fp8 hold 1,267 TFLOP/s one op at a time in a step of Qwen2.5 1.5B
  * (2026-11-16), so 1,240. The other cards were not measured: their rates are burst rates, times the share of
- * the burst rate that an H200 holds. Those of V100 and T4 are guesses from data
- * sheets: 0.69 of memory and products, of the T4 0.38 of products. */
+ * the burst rate that an H200 holds. Those of V100 and T4 are guesses from data sheets: 0.69 of memory and
+ * products, of the T4 0.38 of products. TF32 has half of the 16-bit rate on data sheets. */
 static const Machine machines[] = {
     { "h200",
       "NVIDIA H200",
@@ -30,6 +30,7 @@ static const Machine machines[] = {
       989.4e12,
       { 3.5e12, 670e12, 330e12, 235e12, 1240e12 },
       0.065,
+      0.5,
       2.5e-6,
       ATTN_FIXED,
       1830 },
@@ -40,6 +41,7 @@ static const Machine machines[] = {
       989.4e12,
       { 2.5e12, 600e12, 290e12, 210e12, 1110e12 },
       0.065,
+      0.5,
       2.5e-6,
       ATTN_FIXED,
       1830 },
@@ -50,6 +52,7 @@ static const Machine machines[] = {
       756e12,
       { 1.55e12, 425e12, 220e12, 155e12, 785e12 },
       0.065,
+      0.5,
       2.5e-6,
       ATTN_FIXED,
       1620 },
@@ -60,6 +63,7 @@ static const Machine machines[] = {
       125e12,
       { 0.62e12, 86e12, 43e12, 30e12, 0 },
       0.12,
+      0,
       4e-6,
       ATTN_FIXED,
       1530 },
@@ -70,6 +74,7 @@ static const Machine machines[] = {
       65e12,
       { 0.22e12, 25e12, 12e12, 8e12, 0 },
       0.12,
+      0,
       4e-6,
       ATTN_FIXED,
       1590 },
@@ -80,6 +85,7 @@ static const Machine machines[] = {
       312e12,
       { 1.4e12, 215e12, 145e12, 100e12, 0 },
       0.07,
+      0.5,
       3.5e-6,
       ATTN_FIXED,
       1410 },
@@ -142,13 +148,15 @@ Machine machine_cpu(int threads, size_t mem_bytes)
      * comes from how much longer a step takes in small parts (4,096 tokens in 16 parts instead of one, width
      * 384: 8 %; in two: 0 to 2.5 %). */
     double n = threads;
-    return (Machine){ "cpu", "CPU", 0, mem_bytes, 0, { 8e9 * n, 80e9 * n, 40e9 * n, 40e9 * n, 5e9 * n },
-                      1.0,   50e-6, 0, 0 };
+    return (Machine){ "cpu", "CPU", 0,     mem_bytes, 0, { 8e9 * n, 80e9 * n, 40e9 * n, 40e9 * n, 5e9 * n },
+                      1.0,   0,     50e-6, 0,         0 };
 }
 
 double machine_flops_time(const Machine *m, const MachineWork *w)
 {
-    double share = w->is_f32 && w->unit != UNIT_FP8 ? m->f32_share : 1.0, longer = 1.0;
+    double share = 1.0, longer = 1.0;
+    if (w->unit != UNIT_FP8 && w->arith != MACHINE_HALF)
+        share = w->arith == MACHINE_TF32 ? m->tf32_share : m->f32_share;
     if (w->unit == UNIT_MEMORY) return 0;
     if (w->keys > 0) longer += m->attn_fixed * (ATTN_KEYS / w->keys - 1);
     return w->flops / (m->rate[w->unit] * share) * longer;

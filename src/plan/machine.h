@@ -14,6 +14,9 @@ extern "C" {
 
 typedef enum { UNIT_MEMORY, UNIT_GEMM, UNIT_ATTN_FWD, UNIT_ATTN_BWD, UNIT_FP8, UNIT_COUNT } MachineUnit;
 
+/* What products compute in that are not in fp8. */
+typedef enum { MACHINE_HALF, MACHINE_TF32, MACHINE_F32 } MachineArith;
+
 typedef struct {
     const char *key;        /* "h200" */
     const char *name;       /* as the driver reports it; matched as a prefix */
@@ -22,6 +25,7 @@ typedef struct {
     double      peak_flops;       /* dense bf16 (fp16 below 8.0), data sheet; 0: unknown */
     double      rate[UNIT_COUNT]; /* bytes/s for memory, FLOP/s in 16-bit, of UNIT_FP8 in fp8; 0: none */
     double      f32_share;        /* rate of f32 products relative to 16-bit ones */
+    double      tf32_share;       /* the same of products in TF32; 0: none */
     double      op_s;             /* fixed cost of an op inside a captured step */
     double      attn_fixed;       /* share of attention's time at ATTN_KEYS that more keys do not lengthen */
     double      peak_mhz;         /* clock that peak_flops is meant for; 0: unknown */
@@ -32,10 +36,10 @@ enum { ATTN_KEYS = 512 };
 
 /* What an op does, in plain numbers. */
 typedef struct {
-    MachineUnit unit; /* UNIT_MEMORY: no arithmetic that counts */
-    double      flops, bytes;
-    double      keys; /* of attention: those that a query sees, on average; else 0 */
-    int         is_f32;
+    MachineUnit  unit; /* UNIT_MEMORY: no arithmetic that counts */
+    double       flops, bytes;
+    double       keys; /* of attention: those that a query sees, on average; else 0 */
+    MachineArith arith;
 } MachineWork;
 
 /* The lowest compute capability that a default build has kernels for (GENCODE in the Makefile). The card

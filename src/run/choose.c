@@ -105,14 +105,14 @@ typedef struct {
 
 static void add_cost(void *ctx, const ScheduleRow *row, double times)
 {
-    CostWalk      *w   = ctx;
-    StepCost      *c   = &w->cost;
-    const Prog    *p   = w->job->prog[row->prog];
-    const Machine *m   = w->machine;
-    int            f32 = w->job->choice.compute == DT_F32;
+    CostWalk      *w     = ctx;
+    StepCost      *c     = &w->cost;
+    const Prog    *p     = w->job->prog[row->prog];
+    const Machine *m     = w->machine;
+    MachineArith   arith = job_arith(w->job);
     for (int i = 0; i < prog_n_op(p); i++) {
         const Op   *op = prog_op(p, i);
-        MachineWork x  = op_work(op->kind, &op->args, f32);
+        MachineWork x  = op_work(op->kind, &op->args, arith);
         c->flops += times * x.flops;
         c->bytes += times * x.bytes;
         c->bytes_s += times * machine_bytes_time(m, &x);
@@ -358,15 +358,21 @@ static int refuse_all(Choice *c, const ChooseFor *w, ChooseRoom room)
                     help);
 }
 
-/* What the recipe allows to give way, as GIVE_* bits. */
-static unsigned may_give(const Recipe *r)
+/* What the recipe allows to give way and this precision has, as GIVE_* bits: weights are alone in bf16 only
+ * where products read bf16. */
+static unsigned may_give(const Recipe *r, DType compute)
 {
     char        item[32];
     unsigned    gives = 0;
     const char *list  = r->give_way;
     while (str_list_next(&list, item, sizeof item) > 0)
         gives |= strcmp(item, "moments") == 0 ? GIVE_MOMENTS : GIVE_WEIGHTS;
-    return gives;
+    return compute == DT_BF16 ? gives : gives & ~(unsigned)GIVE_WEIGHTS;
+}
+
+const char *choose_gives(unsigned gives)
+{
+    return gives == GIVE_MOMENTS ? "moments" : gives == GIVE_WEIGHTS ? "weights" : "moments, weights";
 }
 
 /* ---- the choice --------------------------------------------------------------------------------------- */
@@ -409,7 +415,7 @@ int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom r
     c->best         = -1;
     TRY(check_available(what));
     TRY(choose_dtype(c, what));
-    unsigned gives = may_give(r);
+    unsigned gives = may_give(r, c->compute);
     TRY(try_candidates(c, what, m, 0));
     c->best = pick(c);
     /* Nothing fits, or only because activations are computed again: now all that may give way does. */
@@ -426,9 +432,8 @@ void choose_print(const Choice *c, const Job *j, FILE *out)
     double units = (double)job_units_per_step(j) / MAX(j->choice.world, 1);
     fprintf(out, "precision   %s\n", c->why);
     if (j->choice.gives)
-        fprintf(out, "gives way   %s%s%s: kept in bf16 alone, rounded at random\n",
-                j->choice.gives & GIVE_MOMENTS ? "moments" : "", j->choice.gives == 3 ? ", " : "",
-                j->choice.gives & GIVE_WEIGHTS ? "weights" : "");
+        fprintf(out, "gives way   %s: kept in bf16 alone, rounded at random\n",
+                choose_gives(j->choice.gives));
     fprintf(out, "budget      %s\n", str_bytes(bytes, sizeof bytes, (double)c->budget_bytes));
     fprintf(out, "\n  micro-batch  recompute  head rows       bytes    predicted\n");
     for (int i = 0; i < c->n; i++) {

@@ -61,6 +61,9 @@ typedef struct {
  * c->refusal has the rest. */
 int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom room);
 
+/* What gives way, in words; gives: GIVE_* bits, at least one. */
+const char *choose_gives(unsigned gives);
+
 /* Predicted for one step of one rank: the sum over the rows of its schedule. */
 StepCost choose_step_cost(const Job *j, const Machine *m);
 

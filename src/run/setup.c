@@ -121,8 +121,9 @@ static int plan_ranks(Setup *s, const Task *task, const Recipe *r, unsigned part
     TRY(agree_choice(&s->choice, comm));
     JobChoice best = s->choice.row[s->choice.best].choice;
     if (best.gives)
-        log_warn("give_way: %s in bf16, rounded at random, because the run does not fit otherwise",
-                 r->give_way);
+        log_warn("give_way: %s in bf16, rounded at random, because the run fits only with recomputation "
+                 "otherwise, or not at all",
+                 choose_gives(best.gives));
     best.world = comm_world(comm);
     best.rank  = comm_rank(comm);
     TRY(build_create(&s->job, task, r, &best, parts, s->dev->vt));

@@ -239,7 +239,7 @@ static int require_on(const Job *j, const DevVt *vt, const char *name)
 
 typedef struct {
     const Job *job;
-    double     fp8, all; /* FLOPs of a step's products */
+    double     fp8, all; /* FLOPs of a step's products, the optimizer's left out */
 } Products;
 
 static void add_products(void *ctx, const ScheduleRow *row, double times)
@@ -250,6 +250,7 @@ static void add_products(void *ctx, const ScheduleRow *row, double times)
         const Op   *op    = prog_op(p, i);
         MachineUnit unit  = op_table[op->kind].unit;
         double      flops = times * op_flops(op->kind, &op->args);
+        if (op_table[op->kind].aside) continue;
         if (unit == UNIT_FP8) c->fp8 += flops;
         if (unit == UNIT_FP8 || unit == UNIT_GEMM) c->all += flops;
     }
@@ -263,7 +264,13 @@ static double fp8_share(const Job *j)
     return c.all > 0 ? c.fp8 / c.all : 0;
 }
 
-static const char fp8_wants[] = "fp8 wants sides that are multiples of 16";
+/* Why a product may not be in fp8. */
+static const char *fp8_wants(const Recipe *r)
+{
+    return r->fp8.wide[0] || !r->fp8.head
+               ? "fp8.wide and fp8.head leave some out, and fp8 wants sides that are multiples of 16"
+               : "fp8 wants sides that are multiples of 16";
+}
 
 /* 1: item is a precision, and the one in force. 0: it is none. Negative after err_user(). */
 static int require_precision(const Job *j, const char *item, const char *why)
@@ -278,7 +285,8 @@ static int require_precision(const Job *j, const char *item, const char *why)
     if (j->choice.fp8 && j->choice.compute == DT_F32)
         return recipe_blame(r, "require", "fp8 is refused: the CPU gains nothing by it");
     if (j->choice.fp8 && job_trains(j) && fp8_share(j) == 0)
-        return recipe_blame(r, "require", "fp8 is not used: no product of the step is in fp8; %s", fp8_wants);
+        return recipe_blame(r, "require", "fp8 is not used: no product of the step is in fp8; %s",
+                            fp8_wants(r));
     return 1;
 }
 
@@ -293,6 +301,6 @@ int switches_check(const Job *j, const DevVt *vt, const char *why)
     }
     if (j->choice.fp8 && job_trains(j) && fp8_share(j) < 0.5)
         log_warn("precision: fp8: only %.0f %% of the step's products are in fp8; %s", 100 * fp8_share(j),
-                 fp8_wants);
+                 fp8_wants(&j->recipe));
     return 0;
 }

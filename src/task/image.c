@@ -171,6 +171,7 @@ static void declare_ema(Job *j, Image *m)
 {
     ParamOptions opt = job_param_options(j);
     opt.freeze       = "ema";
+    opt.fp8          = 0; /* it only evaluates */
     declare_net(j, &m->ema, &opt, &(NetPlace){ .prefix = "ema.", .index = 1, .block0 = j->n_block });
     for (int k = 0; k < IMAGE_MEANS && job_trains(j); k++) {
         int64_t n = m->ema.net.table.region_elems[REGION_FROZEN_COPY + k];

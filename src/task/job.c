@@ -56,6 +56,12 @@ const char *job_precision(const Job *j)
     return j->recipe.precision == PRECISION_TF32 ? "tf32" : "fp32";
 }
 
+MachineArith job_arith(const Job *j)
+{
+    if (j->choice.compute != DT_F32) return MACHINE_HALF;
+    return j->recipe.precision == PRECISION_TF32 ? MACHINE_TF32 : MACHINE_F32;
+}
+
 const char *job_optimizer(const Job *j)
 {
     int n_muon = 0;
@@ -391,6 +397,25 @@ int job_read_param(Job *j, const Param *p, Column c, float *out)
     int64_t n = p->rows * p->cols;
     if (p->col[c]->dtype != DT_F32) return read_narrow(j, p->col[c], out, n);
     return job_download(j, p->col[c], out, sizeof *out * (size_t)n);
+}
+
+static int write_zeros(Job *j, const Tensor *t)
+{
+    char *zero = mem_zeroed(1, tensor_bytes(t));
+    if (!zero) return err_sys("memory for %s", t->name);
+    int rc = job_upload(j, t, zero, tensor_bytes(t));
+    free(zero);
+    return rc;
+}
+
+int job_forget_scales(Job *j)
+{
+    for (int k = 0; k < j->n_table; k++) {
+        const ParamTable *t = j->table[k];
+        if (t->sites) TRY(write_zeros(j, t->sites));
+        if (t->grad_sites) TRY(write_zeros(j, t->grad_sites));
+    }
+    return 0;
 }
 
 int job_refresh_copies(Job *j)

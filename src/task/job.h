@@ -11,6 +11,7 @@
 #include "data/fields.h"
 #include "net/net.h"
 #include "optim/optim.h"
+#include "plan/machine.h"
 #include "prog/prog.h"
 #include "task/task.h"
 
@@ -81,7 +82,8 @@ void job_add_table(Job *j, ParamTable *t);
 /* Options for the parameters of a net of this job. */
 ParamOptions job_param_options(const Job *j);
 /* What the job computes in, also where the recipe says auto: "bf16". */
-const char *job_precision(const Job *j);
+const char  *job_precision(const Job *j);
+MachineArith job_arith(const Job *j);
 /* What trains the job's weights: "AdamW", "Muon" (hidden matrices) "and AdamW". */
 const char *job_optimizer(const Job *j);
 /* Numbers in weights that are not trained. */
@@ -140,6 +142,8 @@ int job_read_param(Job *j, const Param *p, Column c, float *out);
 int job_write_param(Job *j, const Param *p, Column c, const float *in);
 /* Refreshes compute copies after job_write_param on weights. */
 int job_refresh_copies(Job *j);
+/* Before job_refresh_copies() where weights were replaced: fp8 takes all scales from the tensors anew. */
+int job_forget_scales(Job *j);
 int job_write_state(Job *j, const StepState *s);
 int job_read_state(Job *j, StepState *s);
 

@@ -174,6 +174,13 @@ static void say_unused(const Job *j, const SafeFile *f)
     if (n > 0) log_info("init: %s: %d weights are not used: %s%s", f->path, n, first, n > 1 ? ", ..." : "");
 }
 
+/* The scales in fp8 are those of the initial values, which may be much smaller. */
+static int refresh(Job *j)
+{
+    TRY(job_forget_scales(j));
+    return job_refresh_copies(j);
+}
+
 static int load_run(Job *j, const ParamTable *t)
 {
     char     path[PATH_MAX];
@@ -183,7 +190,7 @@ static int load_run(Job *j, const ParamTable *t)
     int rc = take_all(j, t, &f);
     if (rc == 0 && t == j->table[0]) say_unused(j, &f);
     safetensors_close(&f);
-    return rc == 0 ? job_refresh_copies(j) : -1;
+    return rc == 0 ? refresh(j) : -1;
 }
 
 int weights_load_init(Job *j, const ParamTable *t)
@@ -197,7 +204,7 @@ int weights_load_init(Job *j, const ParamTable *t)
     TRY(hf_open(&h, dir, hf_map_of(config.family)));
     int rc = weights_load_hf(j, t, &h, NULL);
     hf_close(&h);
-    return rc == 0 ? job_refresh_copies(j) : -1;
+    return rc == 0 ? refresh(j) : -1;
 }
 
 int weights_load_frozen(Job *j, ParamTable *t, const char *dir, const HfConfig *config)

@@ -43,7 +43,7 @@ static void add_row(void *ctx, const ScheduleRow *row, double times)
     const Prog *p = w->job->prog[row->prog];
     for (int i = 0; i < prog_n_op(p); i++) {
         const Op   *op    = prog_op(p, i);
-        MachineWork x     = op_work(op->kind, &op->args, 1);
+        MachineWork x     = op_work(op->kind, &op->args, MACHINE_F32);
         double      s     = machine_op_time(&w->one, &x);
         int         large = is_shared(op, &x);
         w->out->n_op += times;
@@ -55,7 +55,7 @@ static void add_row(void *ctx, const ScheduleRow *row, double times)
 void divide_of(Divide *d, const Job *j)
 {
     DivideWalk  w     = { .out = d, .job = j, .one = machine_cpu(1, 0) };
-    MachineWork least = { .unit = UNIT_GEMM, .flops = 2 * CPU_PARALLEL_PRODUCT, .is_f32 = 1 };
+    MachineWork least = { .unit = UNIT_GEMM, .flops = 2 * CPU_PARALLEL_PRODUCT, .arith = MACHINE_F32 };
     w.one.op_s        = 0;
     *d = (Divide){ .wake_s = machine_op_time(&w.one, &least), .has_host = job_has_host_rows(j) };
     schedule_each(&j->step, add_row, &w);

@@ -28,10 +28,10 @@ static double inner_flops(const Op *op, int is_flash)
 
 static void add_row(void *ctx, const ScheduleRow *row, double times)
 {
-    PlanWalk   *w   = ctx;
-    const Prog *p   = w->job->prog[row->prog];
-    ProgStats   s   = prog_stats(p);
-    int         f32 = w->job->choice.compute == DT_F32;
+    PlanWalk    *w     = ctx;
+    const Prog  *p     = w->job->prog[row->prog];
+    ProgStats    s     = prog_stats(p);
+    MachineArith arith = job_arith(w->job);
     w->flops += times * s.flops;
     w->repeat_flops += times * s.flops_repeated;
     w->n_op += times * s.n_op;
@@ -39,7 +39,7 @@ static void add_row(void *ctx, const ScheduleRow *row, double times)
         const Op *op = prog_op(p, i);
         w->inner_flops += times * inner_flops(op, w->job->recipe.opt.flash);
         if (!op->recompute) continue;
-        MachineWork x = op_work(op->kind, &op->args, f32);
+        MachineWork x = op_work(op->kind, &op->args, arith);
         w->repeat_s += times * machine_op_time(w->machine, &x);
     }
 }
