@@ -372,7 +372,7 @@ int ppo_rollout_done(Job *j, int64_t turn)
     p->times.rollout_s += clock_now_s() - p->times.step_begin_s;
     if (p->by_host) TRY(ppo_hybrid_trace_begin(j));
     p->times.step_begin_s = clock_now_s();
-    if (p->n_final_used == 0 || p->root) return 0;
+    if (p->n_final_used == 0 || ppo_hybrid_answers(p)) return 0; /* the host's block had them */
     return dev->vt->upload(dev, LANE_COMPUTE, p->final_obs->data, p->host_final,
                            (size_t)(p->n_final_used * p->spec.obs_dim) * sizeof(float));
 }
