@@ -413,10 +413,21 @@ train all cartpole total_steps=0 steps=1 eval.target=0 eval.every=0 eval.samples
 verdict "a minibatch of 0 is at most 65,536 samples" $? "$(grep minibatch runs/all/recipe.yaml)"
 refused "a rollout that has no equal parts" 'ppo.rollout: .*65537.*ppo.rollout 65536 would do' total_steps=0 \
     ppo.envs=1 ppo.rollout=65537 ppo.minibatch=0
+refused "no rollout of so many environments has equal parts" 'ppo.envs: .*8388736.*ppo.envs 65536 would do' \
+    total_steps=0 ppo.envs=65537 ppo.rollout=128 ppo.minibatch=0
 refused "an mlp has no context" 'policy.context needs policy.kind trunk' policy.context=8
 for key in policy.heads=2 policy.ffn=64 policy.log_std=-1 policy.state_std=true ppo.answer_bf16=true; do
     refused "a key that does nothing: $key" "command line: ${key%=*}: does nothing" $key
 done
+for answer in host auto; do
+    refused "ppo.place device contradicts ppo.answer $answer" 'ppo.(place|answer): .*the CPU answers on the host' \
+        ppo.place=device ppo.answer=$answer
+done
+refused "groups of environments, where the host answers" 'command line: ppo.groups: does nothing' \
+    ppo.answer=auto ppo.groups=2
+out=$("$brim" plan mlp-massive --gpu h200 ppo.groups=2 2>&1); rc=$?
+[ $rc -eq 2 ] && echo "$out" | grep -q 'command line: ppo.groups: does nothing'
+verdict "groups of environments on the device" $? "exit code $rc: $out"
 refused "a shared body has one width" 'policy.critic_width: does nothing' policy.shared=true \
     policy.critic_width=32
 refused "a trunk has its own activation" 'policy.act: does nothing' policy.kind=trunk policy.act=relu

@@ -242,7 +242,11 @@ static int ppo_declare(Job *j)
     p->minibatch = update_samples(&j->recipe) * p->C / world;
     TRY(ppo_device_choose(j));
     TRY(ppo_hybrid_choose(j));
-    p->n_group = p->on_device || p->by_host ? 1 : choose_groups(j);
+    int together = p->on_device || p->by_host;
+    if (together && r->groups > 1 && recipe_is_typed(&j->recipe, "ppo.groups"))
+        return recipe_blame(&j->recipe, "ppo.groups", "does nothing: environments %s step together",
+                            p->on_device ? "on the device" : "that the host answers");
+    p->n_group = together ? 1 : choose_groups(j);
     if (p->E % p->n_group != 0)
         return recipe_blame(&j->recipe, "ppo.groups", "%d groups do not divide %lld environments", p->n_group,
                             (long long)p->E);
