@@ -179,7 +179,7 @@ if [ $rc -eq 0 ] && grep -q 'the CPU answers' auto.log; then
     echo "skip: the CPU answers faster here: $(grep 'observations answered' auto.log)"
 else
     [ $rc -eq 0 ] && same auto never 2
-    verdict "ppo.answer auto, where the device answers: the same bits" $? "exit code $rc: $(tail -n 2 auto.log)"
+    verdict "ppo.answer auto, the device answers: the same bits" $? "exit code $rc: $(tail -n 2 auto.log)"
 fi
 # steps on the command line counts more than total_steps of the recipe; both there are a contradiction.
 train by_steps cartpole steps=2 eval.target=0 eval.every=0 eval.samples=1 &&
@@ -230,6 +230,8 @@ ranks() { # title, overrides
         paste <(losses alone16) <(losses pair) |
         awk '{ d = $1 - $2; if (d * d > 1e-8) bad = 1 } END { exit bad }'
     verdict "$title" $? "exit codes $rc0, $rc1: $(tail -n 1 pair.0.log)"
+    [ "$(last pair charts/global_step)" = 5120 ]
+    verdict "$title: steps are those of both" $? "$(last pair charts/global_step)"
 }
 export MASTER_ADDR=127.0.0.1 BRIM_COMM_TIMEOUT=20
 ranks "two ranks have the losses of one"
@@ -296,6 +298,23 @@ verdict "other options begin new episodes" $? "$(tail -n 2 other.log) $(last oth
 train reseeded cartpole "${again[@]}" steps=1 && train reseeded cartpole "${again[@]}" steps=2 seed=9 &&
     grep -q 'are not the same any more: new episodes begin' reseeded.log
 verdict "another seed begins new episodes" $? "$(tail -n 2 reseeded.log)"
+# So do their discounted rewards: -1 a step, so a rollout of 32 steps leaves -32, 64 steps of one episode -64.
+if command -v python3 >/dev/null; then
+    cat >sums.py <<'END'
+import json, struct, sys
+path, n = sys.argv[1], int(sys.argv[2])
+with open(path, "rb") as f:
+    head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    (at,) = [v["data_offsets"][0] for k, v in head.items() if k.endswith("environments")]
+    f.seek(f.tell() + at + 8 * (100 + 100 + 2 + 3))  # PpoHost
+    print(min(struct.unpack(f"{n}f", f.read(4 * n))))
+END
+    sums=("${again[@]}" env=acrobot ppo.gamma=1 ppo.reward_norm=true)
+    kept() { python3 sums.py "runs/sums/checkpoints/step-0000000$1/optim.safetensors" 8; }
+    train sums cartpole "${sums[@]}" steps=1 && train sums cartpole "${sums[@]}" steps=2 seed=9 &&
+        [ "$(kept 1)" = -32.0 ] && [ "$(kept 2)" = -32.0 ]
+    verdict "new episodes begin without rewards" $? "$(kept 1 2>&1) $(kept 2 2>&1) $(tail -n 2 sums.log)"
+fi
 # An environment that runs elsewhere now, or was built anew with another state, begins new episodes, too.
 for change in "none process" "process none"; do
     read -r from to <<<"$change"
@@ -413,14 +432,14 @@ train all cartpole total_steps=0 steps=1 eval.target=0 eval.every=0 eval.samples
 verdict "a minibatch of 0 is at most 65,536 samples" $? "$(grep minibatch runs/all/recipe.yaml)"
 refused "a rollout that has no equal parts" 'ppo.rollout: .*65537.*ppo.rollout 65536 would do' total_steps=0 \
     ppo.envs=1 ppo.rollout=65537 ppo.minibatch=0
-refused "no rollout of so many environments has equal parts" 'ppo.envs: .*8388736.*ppo.envs 65536 would do' \
-    total_steps=0 ppo.envs=65537 ppo.rollout=128 ppo.minibatch=0
+refused "no rollout has equal parts" 'ppo.envs: .*8388736.*ppo.envs 65536 would do' total_steps=0 \
+    ppo.envs=65537 ppo.rollout=128 ppo.minibatch=0
 refused "an mlp has no context" 'policy.context needs policy.kind trunk' policy.context=8
 for key in policy.heads=2 policy.ffn=64 policy.log_std=-1 policy.state_std=true ppo.answer_bf16=true; do
     refused "a key that does nothing: $key" "command line: ${key%=*}: does nothing" $key
 done
 for answer in host auto; do
-    refused "ppo.place device contradicts ppo.answer $answer" 'ppo.(place|answer): .*the CPU answers on the host' \
+    refused "ppo.place device and ppo.answer $answer" 'ppo.(place|answer): .*the CPU answers on the host' \
         ppo.place=device ppo.answer=$answer
 done
 refused "groups of environments, where the host answers" 'command line: ppo.groups: does nothing' \

@@ -356,7 +356,7 @@ static int time_some(Job *j)
     TRY(dev->vt->mark(dev, LANE_COMPUTE, MARK_EVAL));
     TRY(ppo_wait_for(j, MARK_EVAL));
     p->times.some_rollout_s += clock_now_s() - p->times.step_begin_s;
-    p->times.n_some += p->T * p->E;
+    p->times.n_some += ppo_rollout_steps(j);
     return 0;
 }
 
@@ -365,8 +365,8 @@ int ppo_rollout_done(Job *j, int64_t turn)
     Ppo *p    = ppo_of(j);
     Dev *dev  = j->dev;
     p->n_call = 0;
-    p->host.n_step += p->T * p->E;
-    p->times.n_step += p->T * p->E;
+    p->host.n_step += ppo_rollout_steps(j);
+    p->times.n_step += ppo_rollout_steps(j);
     p->times.n_rollout++;
     if (p->on_device) TRY(time_some(j));
     p->times.rollout_s += clock_now_s() - p->times.step_begin_s;

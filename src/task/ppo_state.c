@@ -71,7 +71,10 @@ static int read_envs(Ppo *p, const char *at, int64_t room)
     if (other < 0) return -1;
     if (size == 0) log_info("the state of the environments was not saved: new episodes begin");
     if (other) log_info("the saved environments are not the same any more: new episodes begin");
-    if (size == 0 || other) TRY(envs_reset(p->envs, &io));
+    if (size == 0 || other) {
+        TRY(envs_reset(p->envs, &io));
+        memset(p->reward_return, 0, sizeof(float) * (size_t)p->E);
+    }
     ppo_spread(p);
     return 0;
 }
