@@ -75,10 +75,17 @@ done
 run show ./faulty.so fault=hang --timeout 0.5
 [ $rc -eq 1 ] && grep -q 'number 0 hangs: a call took longer' err
 verdict "a hang is named and ends the run" $? "$(fail)"
+# The time limit is that of one call: four environments take longer. The first one is made twice.
+run check ./faulty.so fault=create at=4 --timeout 0.5 --seconds 0
+[ $rc -eq 1 ] && grep -q 'faulty.so number 3 crashed: abort()' err
+verdict "a crash as an environment is made is named" $? "$(fail)"
 for how in none process; do
     run show ./faulty.so fault=shape at=2 --episodes 3 --isolate $how
     [ $rc -eq 1 ] && grep -q 'faulty.so number 0.*observation block x was f32\[2\] and now is f32\[3\]' err
     verdict "another shape is named and ends the run, isolate $how" $? "$(fail)"
+    run show ./faulty.so fault=bits --isolate $how
+    [ $rc -eq 1 ] && grep -q 'faulty.so number 0, episode 0, step 5: step gives something else than ENV' err
+    verdict "an end that is none is named and ends the run, isolate $how" $? "$(fail)"
 done
 for f in crash hang fail; do
     rm -f once; run show ./faulty.so fault=$f marker=once --isolate process --timeout 0.5 --episodes 3

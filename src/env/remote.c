@@ -293,7 +293,7 @@ static void copy_results(const Remote *r, const Worker *w, const EnvsIo *io, uin
             end[w->first + i] = ENV_TRUNCATED;
         } else {
             memcpy(reward, w->at + l->reward + i * agents * 4, (size_t)agents * sizeof *reward);
-            end[w->first + i] = (uint8_t)w->at[l->end + i] & (ENV_TERMINATED | ENV_TRUNCATED);
+            end[w->first + i] = (uint8_t)w->at[l->end + i];
         }
     }
 }
