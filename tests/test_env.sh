@@ -115,6 +115,14 @@ if command -v python3 >/dev/null; then
     verdict "python: several heads and a mask" $? "$(fail)"
     run show $py:Square --episodes 3 --out s.gif; [ $rc -eq 0 ] && grep -q '^s.gif: 18 frames' out
     verdict "python: continuous actions and pictures" $? "$(fail)"
+    rows() { # of which python
+        for act in heads bits; do
+            run check $py:Rows act=$act --seconds 0.1
+            [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q 'heads i32\[2,2\], bits i32\[2,2\]' out
+            verdict "python $1: $act in rows" $? "$(fail)"
+        done
+    }
+    rows "as it is"
     # Debian's numpy belongs to Debian's Python, which need not be the first in PATH.
     if ! python3 -c 'import numpy' 2>/dev/null; then PATH=/usr/bin:$PATH; fi
     if python3 -c 'import numpy' 2>/dev/null; then
@@ -122,6 +130,7 @@ if command -v python3 >/dev/null; then
         [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q 'image u8\[6,6,3\], speed f32\[1\]; 4 cont' out &&
             grep -q '^ok picture: 6 x 6' out
         verdict "python: numpy's arrays" $? "$(fail)"
+        rows "with numpy"
     else
         echo "skip: numpy is not installed"
     fi

@@ -1,9 +1,10 @@
 /* An environment that goes wrong on purpose, at step at=N:
  * fault=crash|recurse|abort|hang|nan|inf|fail|random|outside|overrun|reward; fault=last leaves its bounds in
  * the last observation of an episode; fault=bits gives an end that env.h does not know; fault=create crashes
- * as environment number N is made, which takes 150 ms each; fault=reset crashes in the reset number N and has episodes of different
- * lengths; fault=shape has a larger block from the reset number N on. With marker=FILE the fault happens
- * once: the file remembers it over a restart. With every=N it happens in each Nth step of a process. */
+ * as environment number N is made, and each takes 150 ms; fault=reset crashes in the reset number N and has
+ * episodes of different lengths; fault=shape has a larger block from the reset number N on. With marker=FILE
+ * the fault happens once: the file remembers it over a restart. With every=N it happens in each Nth step of a
+ * process. */
 #include "env.h"
 
 #include <math.h>
