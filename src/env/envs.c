@@ -206,7 +206,7 @@ static int call_steps(Envs *e, const EnvsIo *io, int slot, int lo, int hi)
         enter(e, slot, lo, hi - lo);
         EnvIo r   = envs_row(e, io, lo);
         int   bad = api->step_batch(e->env + lo, hi - lo, &r, e->end + lo);
-        return bad < 0 ? step_failed(e, MIN(lo + (-1 - bad), hi - 1)) : 0;
+        return bad < 0 ? step_failed(e, lo + MIN(-1 - bad, hi - 1 - lo)) : 0;
     }
     for (int i = lo; i < hi; i++) {
         EnvIo r = envs_row(e, io, i);

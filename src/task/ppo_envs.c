@@ -121,6 +121,7 @@ int ppo_envs_open(Job *j)
 {
     Ppo     *p    = ppo_of(j);
     EnvsConf conf = ppo_envs_conf(&j->recipe, &p->arena);
+    p->dev        = j->dev; /* from here on ppo_envs_close() gives buffers back */
     conf.n_env    = (int)p->E;
     conf.n_group  = p->n_group;
     conf.n_thread = ppo_threads(j, p->Eg);
@@ -130,7 +131,6 @@ int ppo_envs_open(Job *j)
     EnvsIo io = ppo_io_all(p);
     TRY(envs_reset(p->envs, &io));
     ppo_spread(p);
-    p->dev = j->dev;
     return p->by_host ? ppo_hybrid_open(j) : 0;
 }
 
