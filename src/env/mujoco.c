@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "env/draw.h"
 #include "env/envfn.h"
+#include "env/mujoco_task.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -127,45 +128,6 @@ static void model_give(const Engine *g, Model *x)
     pthread_mutex_unlock(&model_lock);
 }
 
-/* ---- tasks --------------------------------------------------------------------------------------------- */
-
-/* The centre of mass along x, weighted as Gymnasium's mass_center() does. */
-static double humanoid_measure(const mjModel *m, const mjData *d)
-{
-    double sum = 0, mass = 0;
-    for (int i = 0; i < m->nbody; i++) {
-        sum += m->body_mass[i] * d->xipos[3 * i];
-        mass += m->body_mass[i];
-    }
-    return sum / mass;
-}
-
-/* Gymnasium's Humanoid-v4: 1.25 x forward speed + 5 - 0.1 x sum of squared controls; over unless 1 < z <
- * 2. */
-static int humanoid_judge(const MujocoStep *s, float *reward)
-{
-    const mjModel *m       = s->m;
-    const mjData  *d       = s->d;
-    double         control = 0, forward = (humanoid_measure(m, d) - s->before) / s->dt;
-    for (int i = 0; i < m->nu; i++) control += d->ctrl[i] * d->ctrl[i];
-    *reward = (float)(1.25 * forward + 5.0 - 0.1 * control);
-    return d->qpos[2] > 1.0 && d->qpos[2] < 2.0 ? ENV_GOES_ON : ENV_TERMINATED;
-}
-
-static const MujocoTask humanoid_task = { .abi         = MUJOCO_TASK_ABI,
-                                          .size_bytes  = sizeof(MujocoTask),
-                                          .frame_skip  = 5,
-                                          .max_steps   = 1000,
-                                          .skip_qpos   = 2,
-                                          .reset_noise = 0.01,
-                                          .judge_step  = humanoid_judge,
-                                          .measure     = humanoid_measure };
-static const MujocoTask no_task       = { .abi         = MUJOCO_TASK_ABI,
-                                          .size_bytes  = sizeof(MujocoTask),
-                                          .frame_skip  = 1,
-                                          .max_steps   = 1000,
-                                          .reset_noise = 0.01 };
-
 /* ---- the environment ----------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -260,31 +222,6 @@ static int set_actions(Mujoco *e, char *error, size_t n_error)
     return 0;
 }
 
-static int set_task(Mujoco *e, const char *name, char *error, size_t n_error)
-{
-    const MujocoTask *t = strcmp(name, "humanoid") == 0 ? &humanoid_task
-                          : strcmp(name, "none") == 0   ? &no_task
-                                                        : NULL;
-    if (!t && str_ends_with(name, ".so")) {
-        char path[512] = "";
-        str_append(path, sizeof path, "%s%s", strchr(name, '/') ? "" : "./", name);
-        void *handle                   = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        const MujocoTask *(*get)(void) = NULL;
-        if (handle) *(void **)&get = dlsym(handle, "brim_mujoco_task");
-        if (!handle || !get) {
-            snprintf(error, n_error, "task: %s", dlerror());
-            return -1;
-        }
-        t = get();
-    }
-    if (!t || t->abi != MUJOCO_TASK_ABI) {
-        snprintf(error, n_error, "task: '%s' is not humanoid, none or a shared object of this version", name);
-        return -1;
-    }
-    memcpy(&e->task, t, MIN((size_t)t->size_bytes, sizeof e->task));
-    return 0;
-}
-
 /* As given, else in the folders of Debian's models, which are named after the file. */
 static void find_model(const char *name, char *path, size_t n)
 {
@@ -352,7 +289,7 @@ static int set_up(Mujoco *e, const char *const *option, int n, char *error, size
     Options o;
     TRY(engine_open(&e->engine, error, n_error));
     TRY(read_options(&o, e, option, n, error, n_error));
-    TRY(set_task(e, o.task, error, n_error));
+    TRY(mujoco_task_take(&e->task, o.task, error, n_error));
     if (o.frame_skip) e->task.frame_skip = (int)o.frame_skip;
     e->model = model_take(&e->engine, o.model, error, n_error);
     if (!e->model) return -1;
