@@ -188,6 +188,19 @@ else
     so stand stand && run show mujoco:humanoid.xml task=./stand.so
     [ $rc -eq 0 ] && grep -q 'return [1-9]' out
     verdict "mujoco: a task of the user's" $? "$(fail)"
+    run check mujoco:arm26.xml task=reach --seconds 0.1
+    [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q 'target f32\[3\]' out && grep -q '^ok save and' out
+    verdict "mujoco: a target drawn per episode" $? "$(fail)"
+    so reach reach_again && run show mujoco:arm26.xml task=reach --episodes 5 && cp out first &&
+        run show mujoco:arm26.xml task=./reach.so --episodes 5
+    [ $rc -eq 0 ] && grep -q '^episode 5' out && cmp -s out first
+    verdict "mujoco: a target in a task of the user's" $? "$(fail)"
+    run check mujoco:humanoid.xml task=reach
+    [ $rc -eq 2 ] && grep -q 'joints must be hinges or slides: joint 0 is not' err
+    verdict "mujoco: no target for a free body" $? "$(fail)"
+    run check mujoco:arm26.xml obs=qpos+target
+    [ $rc -eq 2 ] && grep -q 'obs: the task has no target (task=reach has one)' err
+    verdict "mujoco: a task without a target does not show one" $? "$(fail)"
     run check mujoco:there-is-none.xml
     [ $rc -eq 2 ] && grep -q 'there-is-none.xml: there is no such file' err
     verdict "mujoco: a missing model" $? "$(fail)"

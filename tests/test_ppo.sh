@@ -205,6 +205,14 @@ is "${r:-0}" '>=' 0.9; verdict "a transformer remembers the T-maze's first cell"
 train forgets tmaze "${maze[@]}" policy.kind=mlp policy.context=1 && r=$(last forgets val_return)
 is "${r:-9}" '<=' 0.2; verdict "an mlp cannot" $? "return ${r:-none}"
 
+# An arm whose target is drawn per episode: it must look at the target. Untrained: -65.
+if "$brim" env check mujoco:arm26.xml --seconds 0 >mujoco.out 2>&1; then
+    train reach reach total_steps=0 steps=60 eval.every=0 && r=$(last reach val_return)
+    is "${r:--99}" '>=' -30; verdict "an arm reaches for its target" $? "return ${r:-none}"
+else
+    echo "skip: $(tail -n 1 mujoco.out)"
+fi
+
 # Two ranks with half of the environments each. One minibatch has all samples, so both runs have the same one.
 losses() { sed -nE 's#.*"losses/loss": ([^,]+),.*#\1#p' "runs/$1/metrics.jsonl"; }
 ranks() { # title, overrides

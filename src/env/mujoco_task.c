@@ -6,6 +6,7 @@
 #include "base/str.h"
 
 #include <dlfcn.h>
+#include <math.h>
 #include <mujoco/mujoco.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,6 +34,16 @@ static int humanoid_judge(const MujocoStep *s, float *reward)
     return d->qpos[2] > 1.0 && d->qpos[2] < 2.0 ? ENV_GOES_ON : ENV_TERMINATED;
 }
 
+/* Minus the metres between the last body's centre of mass and the target. */
+static int reach_judge(const MujocoStep *s, float *reward)
+{
+    const mjtNum *tip = s->d->xipos + 3 * (s->m->nbody - 1);
+    double        sum = 0;
+    for (int i = 0; i < 3; i++) sum += (s->target[i] - tip[i]) * (s->target[i] - tip[i]);
+    *reward = (float)-sqrt(sum);
+    return ENV_GOES_ON;
+}
+
 static const MujocoTask humanoid_task = { .abi         = MUJOCO_TASK_ABI,
                                           .size_bytes  = sizeof(MujocoTask),
                                           .frame_skip  = 5,
@@ -41,6 +52,13 @@ static const MujocoTask humanoid_task = { .abi         = MUJOCO_TASK_ABI,
                                           .reset_noise = 0.01,
                                           .judge_step  = humanoid_judge,
                                           .measure     = humanoid_measure };
+static const MujocoTask reach_task    = { .abi         = MUJOCO_TASK_ABI,
+                                          .size_bytes  = sizeof(MujocoTask),
+                                          .frame_skip  = 4,
+                                          .max_steps   = 100,
+                                          .reset_noise = 0.01,
+                                          .judge_step  = reach_judge,
+                                          .has_target  = 1 };
 static const MujocoTask no_task       = { .abi         = MUJOCO_TASK_ABI,
                                           .size_bytes  = sizeof(MujocoTask),
                                           .frame_skip  = 1,
@@ -50,6 +68,7 @@ static const MujocoTask no_task       = { .abi         = MUJOCO_TASK_ABI,
 int mujoco_task_take(MujocoTask *out, const char *name, char *error, size_t n_error)
 {
     const MujocoTask *t = strcmp(name, "humanoid") == 0 ? &humanoid_task
+                          : strcmp(name, "reach") == 0  ? &reach_task
                           : strcmp(name, "none") == 0   ? &no_task
                                                         : NULL;
     if (!t && str_ends_with(name, ".so")) {
@@ -65,7 +84,8 @@ int mujoco_task_take(MujocoTask *out, const char *name, char *error, size_t n_er
         t = get();
     }
     if (!t || t->abi != MUJOCO_TASK_ABI) {
-        snprintf(error, n_error, "task: '%s' is not humanoid, none or a shared object of this version", name);
+        snprintf(error, n_error, "task: '%s' is not humanoid, reach, none or a shared object of this version",
+                 name);
         return -1;
     }
     memset(out, 0, sizeof *out);

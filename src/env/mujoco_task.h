@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* name: humanoid, none or a shared object. Negative: error holds one line that says why. */
+/* name: humanoid, reach, none or a shared object. Negative: error holds one line that says why. */
 int mujoco_task_take(MujocoTask *out, const char *name, char *error, size_t n_error);
 
 #ifdef __cplusplus
