@@ -296,10 +296,9 @@ static int read_options(Options *o, Mujoco *e, const char *const *option, int n,
 }
 
 /* Targets are drawn for hinges and slides alone: a free body can be anywhere. */
-static int check_target(const Mujoco *e, char *error, size_t n_error)
+static int check_target(const mjModel *m, char *error, size_t n_error)
 {
-    const mjModel *m = e->model->m;
-    for (int i = 0; e->task.has_target && i < m->njnt; i++) {
+    for (int i = 0; i < m->njnt; i++) {
         if (m->jnt_type[i] == mjJNT_HINGE || m->jnt_type[i] == mjJNT_SLIDE) continue;
         snprintf(error, n_error, "the task has a target, so joints must be hinges or slides: joint %d is not",
                  i);
@@ -308,32 +307,39 @@ static int check_target(const Mujoco *e, char *error, size_t n_error)
     return 0;
 }
 
+/* The model must suit the task. */
+static int open_model(Mujoco *e, const char *path, char *error, size_t n_error)
+{
+    e->model = model_take(&e->engine, path, error, n_error);
+    if (!e->model) return -1;
+    const mjModel *m = e->model->m;
+    e->d             = e->engine.mj_makeData(m);
+    if (!e->d) {
+        snprintf(error, n_error, "no memory");
+        return -1;
+    }
+    if (m->nu < 1) {
+        snprintf(error, n_error, "%s: the model has no actuators", path);
+        return -1;
+    }
+    if (e->task.skip_qpos >= m->nq) {
+        snprintf(error, n_error, "%s: the task leaves out %d positions, and the model has %d", path,
+                 e->task.skip_qpos, (int)m->nq);
+        return -1;
+    }
+    return e->task.has_target ? check_target(m, error, n_error) : 0;
+}
+
 static int set_up(Mujoco *e, const char *const *option, int n, char *error, size_t n_error)
 {
     Options o;
     TRY(engine_open(&e->engine, error, n_error));
     TRY(read_options(&o, e, option, n, error, n_error));
     TRY(mujoco_task_take(&e->task, o.task, error, n_error));
-    if (o.frame_skip) e->task.frame_skip = (int)o.frame_skip;
-    e->model = model_take(&e->engine, o.model, error, n_error);
-    if (!e->model) return -1;
-    e->d = e->engine.mj_makeData(e->model->m);
-    if (!e->d) {
-        snprintf(error, n_error, "no memory");
-        return -1;
-    }
-    if (e->model->m->nu < 1) {
-        snprintf(error, n_error, "%s: the model has no actuators", o.model);
-        return -1;
-    }
-    if (e->task.skip_qpos >= e->model->m->nq) {
-        snprintf(error, n_error, "%s: the task leaves out %d positions, and the model has %d", o.model,
-                 e->task.skip_qpos, (int)e->model->m->nq);
-        return -1;
-    }
-    TRY(check_target(e, error, n_error));
+    TRY(open_model(e, o.model, error, n_error));
     if (!e->obs_text[0])
         str_copy(e->obs_text, sizeof e->obs_text, e->task.has_target ? "qpos+qvel+target" : "qpos+qvel");
+    if (o.frame_skip) e->task.frame_skip = (int)o.frame_skip;
     if (e->task.frame_skip < 1) e->task.frame_skip = 1;
     double dt = step_s(e);
     e->info   = (EnvInfo){ .abi        = ENV_ABI,
