@@ -73,7 +73,7 @@ do
     verdict "${f%%:*} is named and ends the run" $? "$(fail)"
 done
 run show ./faulty.so fault=hang --timeout 0.5
-[ $rc -eq 1 ] && grep -q 'number 0 hangs: a call took longer' err
+[ $rc -eq 1 ] && grep -q 'number 0 hangs: a call took longer than 0.5 s;' err
 verdict "a hang is named and ends the run" $? "$(fail)"
 # The time limit is that of one call: four environments take longer. The first one is made twice.
 run check ./faulty.so fault=create at=4 --timeout 0.5 --seconds 0
