@@ -61,6 +61,11 @@ so pairs pairs && run check ./pairs.so --seconds 0.1
 verdict "two agents" $? "$(fail)"
 run check ./pairs.so --isolate process --seconds 0.1; [ $rc -eq 0 ] && ! grep -q '^not ok' out
 verdict "two agents in processes" $? "$(fail)"
+for what in ALIVE LAST; do
+    so chance pairs -DRANDOM_$what && run check ./chance.so --seconds 0.1
+    [ $rc -eq 1 ] && grep -q '^not ok deterministic' out
+    verdict "check finds chance without a seed, $what" $? "$(fail)"
+done
 
 so faulty faulty || { echo "not ok faulty.c compiles"; exit 1; }
 for f in crash:'crashed: a memory error' recurse:'crashed: a memory error' abort:'crashed: abort' \

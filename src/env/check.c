@@ -51,9 +51,21 @@ static EnvsConf with(const Check *c, int n_env, int n_thread, uint64_t seed)
     return k;
 }
 
+/* Of the last observations of episodes that ended. */
+static uint64_t hash_finals(const EnvSpec *s, const EnvsIo *io, int64_t n, uint64_t h)
+{
+    for (int64_t i = 0; i < n; i++) {
+        for (int k = 0; k < s->info.n_obs && io->episode_length[i] > 0; k++)
+            h = XXH64((const char *)io->final_obs[k] + i * s->block_bytes[k], (size_t)s->block_bytes[k], h);
+    }
+    return h;
+}
+
 static uint64_t hash_rows(const EnvSpec *s, const EnvsIo *io, int64_t n, uint64_t h)
 {
     for (int k = 0; k < s->info.n_obs; k++) h = XXH64(io->obs[k], (size_t)(n * s->block_bytes[k]), h);
+    h = hash_finals(s, io, n, h);
+    h = XXH64(io->alive, (size_t)n, h);
     h = XXH64(io->reward, (size_t)n * sizeof(float), h);
     h = XXH64(io->terminated, (size_t)n, h);
     if (io->mask) h = XXH64(io->mask, (size_t)(n * s->n_mask), h);

@@ -1,4 +1,5 @@
-/* Two agents that want to choose the same of two heads each; the second one leaves after five steps. */
+/* Two agents that want to choose the same of two heads each; the second one leaves after five steps.
+ * RANDOM_ALIVE, RANDOM_LAST: chance without a seed in who takes part, or in last observations alone. */
 #include "env.h"
 
 #include <stdlib.h>
@@ -34,6 +35,12 @@ static void observe(int32_t t, const EnvIo *io)
         me[2 * a]     = a == 0;
         me[2 * a + 1] = a == 1;
         io->alive[a]  = a == 0 || t < 5;
+#ifdef RANDOM_ALIVE
+        io->alive[a] = a == 0 || rand() % 2;
+#endif
+#ifdef RANDOM_LAST
+        if (t == 11) clock[a] = rand() % 100; /* the last step of episodes that begin with 1 */
+#endif
     }
 }
 
