@@ -61,6 +61,9 @@ so pairs pairs && run check ./pairs.so --seconds 0.1
 verdict "two agents" $? "$(fail)"
 run check ./pairs.so --isolate process --seconds 0.1; [ $rc -eq 0 ] && ! grep -q '^not ok' out
 verdict "two agents in processes" $? "$(fail)"
+so beside pairs -DBATCH && run check ./beside.so --seconds 0.1
+[ $rc -eq 1 ] && grep -q '^not ok writes: it writes beside its row of reward' out
+verdict "check finds what step_batch writes beside its rows" $? "$(fail)"
 for what in ALIVE LAST; do
     so chance pairs -DRANDOM_$what && run check ./chance.so --seconds 0.1
     [ $rc -eq 1 ] && grep -q '^not ok deterministic' out

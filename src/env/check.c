@@ -250,6 +250,14 @@ static const char *fence_broken(const Fence *f)
     return NULL;
 }
 
+/* Trainers call step_batch, if there is one, and workers call step: here they take turns. */
+static int step_either(const EnvLib *l, void *env, const EnvIo *io, int t)
+{
+    uint8_t end = 0;
+    if (!l->api.step_batch || t % 2) return l->api.step(env, io);
+    return l->api.step_batch(&env, 1, io, &end) < 0 ? -1 : end;
+}
+
 static const char *step_fenced(const EnvLib *l, void *env, const EnvSpec *s, int n_step)
 {
     Rows        r;
@@ -268,7 +276,7 @@ static const char *step_fenced(const EnvLib *l, void *env, const EnvSpec *s, int
     for (int t = 0; t < n_step && end >= 0 && !broken; t++) {
         if (end != ENV_GOES_ON) end = l->api.reset(env, (uint64_t)t, &io);
         if (end >= 0) rows_random(&r, s, agents);
-        if (end >= 0) end = l->api.step(env, &io);
+        if (end >= 0) end = step_either(l, env, &io, t);
         broken = fence_broken(&f);
     }
     rows_deinit(&r);

@@ -1,5 +1,6 @@
 /* Two agents that want to choose the same of two heads each; the second one leaves after five steps.
- * RANDOM_ALIVE, RANDOM_LAST: chance without a seed in who takes part, or in last observations alone. */
+ * RANDOM_ALIVE, RANDOM_LAST: chance without a seed in who takes part, or in last observations alone.
+ * BATCH: many pairs step in one call, which writes a reward too many. */
 #include "env.h"
 
 #include <stdlib.h>
@@ -62,6 +63,21 @@ static int step(void *env, const EnvIo *io)
     return ENV_GOES_ON;
 }
 
+#ifdef BATCH
+static int step_batch(void *const *env, int n, const EnvIo *io, uint8_t *end)
+{
+    for (int i = 0; i < n; i++) {
+        EnvIo r = { .obs    = { (int32_t *)io->obs[0] + 2 * i, (int8_t *)io->obs[1] + 4 * i },
+                    .act_i  = io->act_i + 4 * i,
+                    .reward = io->reward + 2 * i,
+                    .alive  = io->alive + 2 * i };
+        end[i]  = (uint8_t)step(env[i], &r);
+    }
+    io->reward[2 * n] = 0;
+    return 0;
+}
+#endif
+
 const EnvApi *brim_env(uint32_t host_abi)
 {
     static const EnvApi api = { .abi        = ENV_ABI,
@@ -70,6 +86,9 @@ const EnvApi *brim_env(uint32_t host_abi)
                                 .destroy    = free,
                                 .info       = info,
                                 .reset      = reset,
-                                .step       = step };
+#ifdef BATCH
+                                .step_batch = step_batch,
+#endif
+                                .step = step };
     return &api;
 }
