@@ -443,7 +443,8 @@ refused "a rollout that has no equal parts" 'ppo.rollout: .*65537.*ppo.rollout 6
 refused "no rollout has equal parts" 'ppo.envs: .*8388736.*ppo.envs 65536 would do' total_steps=0 \
     ppo.envs=65537 ppo.rollout=128 ppo.minibatch=0
 refused "an mlp has no context" 'policy.context needs policy.kind trunk' policy.context=8
-for key in policy.heads=2 policy.ffn=64 policy.log_std=-1 policy.state_std=true ppo.answer_bf16=true; do
+for key in policy.heads=2 policy.ffn=64 policy.log_std=-1 policy.state_std=true ppo.answer_bf16=true \
+    ppo.obs_clip=5 ppo.reward_clip=5 ppo.workers=2; do
     refused "a key that does nothing: $key" "command line: ${key%=*}: does nothing" $key
 done
 for answer in host auto; do

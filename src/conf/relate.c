@@ -590,6 +590,13 @@ static int check_policy(const Recipe *r)
            "does nothing with policy.shared: actor and critic have the same layers");
     DEMAND(r->ppo.answer != ANSWER_DEVICE || !recipe_is_typed(r, "ppo.answer_bf16"), "ppo.answer_bf16",
            "does nothing: needs ppo.answer host or auto");
+    DEMAND(r->ppo.obs_norm || !recipe_is_typed(r, "ppo.obs_clip"), "ppo.obs_clip",
+           "does nothing: needs ppo.obs_norm");
+    DEMAND(r->ppo.reward_norm || !recipe_is_typed(r, "ppo.reward_clip"), "ppo.reward_clip",
+           "does nothing: needs ppo.reward_norm");
+    DEMAND(r->ppo.isolate != ISOLATE_NONE || str_starts_with(r->ppo.env, "gym:") ||
+               !recipe_is_typed(r, "ppo.workers"),
+           "ppo.workers", "does nothing: needs isolate process, or an environment of Gymnasium");
     RELATE(r->ppo.place != ENVS_DEVICE || r->ppo.answer == ANSWER_DEVICE, "ppo.place", "ppo.answer",
            "environments on the device are answered there: with ppo.answer %s the CPU answers on the host",
            r->ppo.answer == ANSWER_HOST ? "host" : "auto");
