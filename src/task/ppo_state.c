@@ -4,7 +4,8 @@
  *
  * An environment that cannot be saved begins new episodes when a run goes on. So does one whose options,
  * seed, size of state or `isolate` have changed. So do those of several ranks, because a checkpoint has the
- * state of one rank. */
+ * state of one rank. Environments on the device are kept tensors: after a change of options or seed, saved
+ * episodes end as they began. */
 #include "task/ppo_impl.h"
 
 #include "base/err.h"
