@@ -139,6 +139,12 @@ if command -v python3 >/dev/null; then
             grep -q '^ok picture: 6 x 6' out
         verdict "python: numpy's arrays" $? "$(fail)"
         rows "with numpy"
+        arrays=gym:$here/tests/env/arrays.py
+        run check $arrays:Counts --seconds 0.1; [ $rc -eq 0 ] && ! grep -q '^not ok' out
+        verdict "python: whole numbers of 64 bits" $? "$(fail)"
+        run show $arrays:Counts most=5000000000 --episodes 3
+        [ $rc -eq 1 ] && grep -q 'observation obs has a value that does not fit into i32' err
+        verdict "python: numbers that do not fit" $? "$(fail)"
     else
         echo "skip: numpy is not installed"
     fi

@@ -165,6 +165,11 @@ class Block:
         return {"name": self.name, "type": self.type, "shape": self.shape, "low": self.low, "high": self.high,
                 "scale": scale}
 
+    def fits(self, x):
+        """numpy would keep the lowest bits without a word."""
+        most = np.iinfo(self.dtype)
+        return x.size == 0 or most.min <= x.min() and x.max() <= most.max
+
     def pack(self, value):
         if self.one_hot is not None:
             k = int(value) - self.start
@@ -175,7 +180,10 @@ class Block:
         if shape != self.space_shape:
             raise Hopeless(f"observation {self.name} has shape {shape}, but its space has {self.space_shape}")
         if np is not None:
-            return np.ascontiguousarray(value, dtype=self.dtype).tobytes()
+            x = np.asarray(value)
+            if self.type != "f32" and x.dtype != self.dtype and not self.fits(x):
+                raise ValueError(f"observation {self.name} has a value that does not fit into {self.type}")
+            return np.ascontiguousarray(x, dtype=self.dtype).tobytes()
         numbers = flat(value) if self.type == "f32" else map(int, flat(value))
         return struct.pack(f"{self.count}{self.code}", *numbers)
 
