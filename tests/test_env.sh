@@ -61,6 +61,14 @@ so pairs pairs && run check ./pairs.so --seconds 0.1
 verdict "two agents" $? "$(fail)"
 run check ./pairs.so --isolate process --seconds 0.1; [ $rc -eq 0 ] && ! grep -q '^not ok' out
 verdict "two agents in processes" $? "$(fail)"
+so beside pairs -DBATCH && run check ./beside.so --seconds 0.1
+[ $rc -eq 1 ] && grep -q '^not ok writes: it writes beside its row of reward' out
+verdict "check finds what step_batch writes beside its rows" $? "$(fail)"
+for what in ALIVE LAST; do
+    so chance pairs -DRANDOM_$what && run check ./chance.so --seconds 0.1
+    [ $rc -eq 1 ] && grep -q '^not ok deterministic' out
+    verdict "check finds chance without a seed, $what" $? "$(fail)"
+done
 
 so faulty faulty || { echo "not ok faulty.c compiles"; exit 1; }
 for f in crash:'crashed: a memory error' recurse:'crashed: a memory error' abort:'crashed: abort' \
@@ -73,12 +81,19 @@ do
     verdict "${f%%:*} is named and ends the run" $? "$(fail)"
 done
 run show ./faulty.so fault=hang --timeout 0.5
-[ $rc -eq 1 ] && grep -q 'number 0 hangs: a call took longer' err
+[ $rc -eq 1 ] && grep -q 'number 0 hangs: a call took longer than 0.5 s;' err
 verdict "a hang is named and ends the run" $? "$(fail)"
+# The time limit is that of one call: four environments take longer. The first one is made twice.
+run check ./faulty.so fault=create at=4 --timeout 0.5 --seconds 0
+[ $rc -eq 1 ] && grep -q 'faulty.so number 3 crashed: abort()' err
+verdict "a crash as an environment is made is named" $? "$(fail)"
 for how in none process; do
     run show ./faulty.so fault=shape at=2 --episodes 3 --isolate $how
     [ $rc -eq 1 ] && grep -q 'faulty.so number 0.*observation block x was f32\[2\] and now is f32\[3\]' err
     verdict "another shape is named and ends the run, isolate $how" $? "$(fail)"
+    run show ./faulty.so fault=bits --isolate $how
+    [ $rc -eq 1 ] && grep -q 'faulty.so number 0, episode 0, step 5: step gives something else than ENV' err
+    verdict "an end that is none is named and ends the run, isolate $how" $? "$(fail)"
 done
 for f in crash hang fail; do
     rm -f once; run show ./faulty.so fault=$f marker=once --isolate process --timeout 0.5 --episodes 3
@@ -108,6 +123,14 @@ if command -v python3 >/dev/null; then
     verdict "python: several heads and a mask" $? "$(fail)"
     run show $py:Square --episodes 3 --out s.gif; [ $rc -eq 0 ] && grep -q '^s.gif: 18 frames' out
     verdict "python: continuous actions and pictures" $? "$(fail)"
+    rows() { # of which python
+        for act in heads bits; do
+            run check $py:Rows act=$act --seconds 0.1
+            [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q 'heads i32\[2,2\], bits i32\[2,2\]' out
+            verdict "python $1: $act in rows" $? "$(fail)"
+        done
+    }
+    rows "as it is"
     # Debian's numpy belongs to Debian's Python, which need not be the first in PATH.
     if ! python3 -c 'import numpy' 2>/dev/null; then PATH=/usr/bin:$PATH; fi
     if python3 -c 'import numpy' 2>/dev/null; then
@@ -115,6 +138,13 @@ if command -v python3 >/dev/null; then
         [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q 'image u8\[6,6,3\], speed f32\[1\]; 4 cont' out &&
             grep -q '^ok picture: 6 x 6' out
         verdict "python: numpy's arrays" $? "$(fail)"
+        rows "with numpy"
+        arrays=gym:$here/tests/env/arrays.py
+        run check $arrays:Counts --seconds 0.1; [ $rc -eq 0 ] && ! grep -q '^not ok' out
+        verdict "python: whole numbers of 64 bits" $? "$(fail)"
+        run show $arrays:Counts most=5000000000 --episodes 3
+        [ $rc -eq 1 ] && grep -q 'observation obs has a value that does not fit into i32' err
+        verdict "python: numbers that do not fit" $? "$(fail)"
     else
         echo "skip: numpy is not installed"
     fi
@@ -172,6 +202,19 @@ else
     so stand stand && run show mujoco:humanoid.xml task=./stand.so
     [ $rc -eq 0 ] && grep -q 'return [1-9]' out
     verdict "mujoco: a task of the user's" $? "$(fail)"
+    run check mujoco:arm26.xml task=reach --seconds 0.1
+    [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q 'target f32\[3\]' out && grep -q '^ok save and' out
+    verdict "mujoco: a target drawn per episode" $? "$(fail)"
+    so reach reach_again && run show mujoco:arm26.xml task=reach --episodes 5 && cp out first &&
+        run show mujoco:arm26.xml task=./reach.so --episodes 5
+    [ $rc -eq 0 ] && grep -q '^episode 5' out && cmp -s out first
+    verdict "mujoco: a target in a task of the user's" $? "$(fail)"
+    run check mujoco:humanoid.xml task=reach
+    [ $rc -eq 2 ] && grep -q 'joints must be hinges or slides: joint 0 is not' err
+    verdict "mujoco: no target for a free body" $? "$(fail)"
+    run check mujoco:arm26.xml obs=qpos+target
+    [ $rc -eq 2 ] && grep -q 'obs: the task has no target (task=reach has one)' err
+    verdict "mujoco: a task without a target does not show one" $? "$(fail)"
     run check mujoco:there-is-none.xml
     [ $rc -eq 2 ] && grep -q 'there-is-none.xml: no such file' err
     verdict "mujoco: a missing model" $? "$(fail)"

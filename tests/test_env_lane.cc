@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "env/builtin.h"
 #include "env/cuda/env_lane.h"
+#include "env/device.h"
 #include "env/rows.h"
 
 #include <stdio.h>
@@ -10,6 +11,10 @@
 #include <vector>
 
 enum { N = 33, T = 600 };
+
+#define X(KIND, ...) static_assert(sizeof(EnvLane<KIND>) <= DEVICE_LANE, "raise DEVICE_LANE");
+ENV_LANE_LIST(X)
+#undef X
 
 static int n_failed;
 

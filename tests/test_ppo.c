@@ -9,6 +9,7 @@
  *    the net, below 4. The mean of independent errors is smaller by sqrt(4374): 6e-7. TOL_GRAD is 1e-6.
  * 4. The loss is such a mean, too. */
 #include "base/err.h"
+#include "file/safetensors.h"
 #include "jobs.h"
 #include "ppo_ref.h"
 #include "run/build.h"
@@ -19,6 +20,8 @@
 #include <stdio.h>
 
 #include <cmocka.h>
+
+#include "case_folder.h"
 
 enum { T = 6, E = 729, N = T * E, WIDTH = 8 };
 
@@ -324,9 +327,69 @@ static void orthogonal(void **state)
     }
 }
 
+/* ---- export -------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    int64_t     rows, cols;
+    DType       dtype;
+} stored[] = { { "actor.0.weight", 3, 4, DT_BF16 }, { "actor.0.bias", 3, 0, DT_BF16 },
+               { "critic.0.weight", 3, 4, DT_F32 }, { "critic.0.bias", 3, 0, DT_F32 },
+               { "policy.weight", 2, 3, DT_F32 },   { "policy.bias", 2, 0, DT_F32 },
+               { "value.weight", 1, 3, DT_F32 },    { "value.bias", 1, 0, DT_F32 } };
+
+/* Weights of 1.5 in bf16, others of 1. */
+static void write_stored(const char *path)
+{
+    const uint16_t half = 0x3fc0;
+    const float    one  = 1;
+    SafeTensor     t[ARRAY_LEN(stored)];
+    for (int i = 0; i < ARRAY_LEN(stored); i++)
+        t[i] = (SafeTensor){ .name  = stored[i].name,
+                             .dtype = stored[i].dtype,
+                             .ndim  = stored[i].cols ? 2 : 1,
+                             .dim   = { stored[i].rows, stored[i].cols } };
+    SafeWriter *w = safetensors_write_begin(path, t, ARRAY_LEN(t), NULL, 0);
+    for (int i = 0; i < ARRAY_LEN(stored); i++) {
+        int is_half = stored[i].dtype == DT_BF16;
+        for (int64_t k = 0; k < stored[i].rows * MAX(stored[i].cols, 1); k++)
+            assert_int_equal(safetensors_write_data(w, is_half ? (const void *)&half : &one, is_half ? 2 : 4),
+                             0);
+    }
+    assert_int_equal(safetensors_write_publish(&w, NULL), 0);
+}
+
+/* On a GPU weights that are frozen, or gave way, are kept in bf16. An exported policy has all in f32. */
+static void exported_in_f32(void **state)
+{
+    static const char text[]      = "task: ppo\nenv: cartpole\nsteps: 1\npolicy: {width: 3, layers: 1}\n";
+    const char       *dir         = *state;
+    char              found[4096] = "";
+    SafeFile          f           = { 0 };
+    Recipe            r;
+    write_stored(in(state, "model.safetensors"));
+    if (recipe_parse(&r, "t.yaml", text, strlen(text), 0, NULL) < 0) fail_msg("%s", err_get());
+    if (task_ppo.export_to(&r, &(TaskExport){ .checkpoint = dir, .out = dir }) < 0) fail_msg("%s", err_get());
+    assert_int_equal(safetensors_open(&f, in(state, "policy.safetensors")), 0);
+    for (int i = 0; i < f.n_tensor; i++) {
+        float x[12];
+        assert_int_equal(f.tensor[i].dtype, DT_F32);
+        assert_int_equal(safetensors_read_f32(&f, &f.tensor[i], 0, f.tensor[i].n_elem, x), 0);
+        assert_true(x[0] == (f.tensor[i].name[0] == 'a' ? 1.5f : 1.0f));
+    }
+    safetensors_close(&f);
+    FILE *h = fopen(in(state, "policy.h"), "r");
+    assert_non_null(h);
+    found[fread(found, 1, sizeof found - 1, h)] = '\0';
+    fclose(h);
+    assert_non_null(strstr(found, "policy_actor_0_weight[12] = {\n    0x1.8p+0f"));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(all_patterns), cmocka_unit_test(parity),
-                                        cmocka_unit_test(orthogonal) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_patterns), cmocka_unit_test(parity), cmocka_unit_test(orthogonal),
+        cmocka_unit_test_setup_teardown(exported_in_f32, folder_setup, folder_teardown)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

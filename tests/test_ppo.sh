@@ -168,6 +168,19 @@ for frozen in actor.0 value critic; do
 done
 train host_std pendulum "${short[@]}" steps=2 ppo.answer=host "freeze=[log_std]"
 verdict "the host answers where log_std is frozen" $? "$(tail -n 2 host_std.log)"
+# Many observations and a wide net: the device answers faster. Last observations of cut episodes then reach
+# the device as they do without ppo.answer: the environment is cut after five steps.
+so constant || { echo "not ok constant.c compiles"; exit 1; }
+cuts=("${short[@]}" env=./constant.so steps=2 ppo.envs=64 ppo.rollout=16 ppo.minibatch=1024 ppo.epochs=1
+    policy.width=512 eval.samples=1 eval.every=0)
+train auto cartpole "${cuts[@]}" ppo.answer=auto; rc=$?
+train never cartpole "${cuts[@]}"
+if [ $rc -eq 0 ] && grep -q 'the CPU answers' auto.log; then
+    echo "skip: the CPU answers faster here: $(grep 'observations answered' auto.log)"
+else
+    [ $rc -eq 0 ] && same auto never 2
+    verdict "ppo.answer auto, the device answers: the same bits" $? "exit code $rc: $(tail -n 2 auto.log)"
+fi
 # steps on the command line counts more than total_steps of the recipe; both there are a contradiction.
 train by_steps cartpole steps=2 eval.target=0 eval.every=0 eval.samples=1 &&
     grep -q "2 steps done" by_steps.log
@@ -191,6 +204,14 @@ train remembers tmaze "${maze[@]}" && r=$(last remembers val_return)
 is "${r:-0}" '>=' 0.9; verdict "a transformer remembers the T-maze's first cell" $? "return ${r:-none}"
 train forgets tmaze "${maze[@]}" policy.kind=mlp policy.context=1 && r=$(last forgets val_return)
 is "${r:-9}" '<=' 0.2; verdict "an mlp cannot" $? "return ${r:-none}"
+
+# An arm whose target is drawn per episode: it must look at the target. Untrained: -65.
+if "$brim" env check mujoco:arm26.xml --seconds 0 >mujoco.out 2>&1; then
+    train reach reach total_steps=0 steps=60 eval.every=0 && r=$(last reach val_return)
+    is "${r:--99}" '>=' -30; verdict "an arm reaches for its target" $? "return ${r:-none}"
+else
+    echo "skip: $(tail -n 1 mujoco.out)"
+fi
 
 # Two ranks with half of the environments each. One minibatch has all samples, so both runs have the same one.
 losses() { sed -nE 's#.*"losses/loss": ([^,]+),.*#\1#p' "runs/$1/metrics.jsonl"; }
@@ -217,6 +238,8 @@ ranks() { # title, overrides
         paste <(losses alone16) <(losses pair) |
         awk '{ d = $1 - $2; if (d * d > 1e-8) bad = 1 } END { exit bad }'
     verdict "$title" $? "exit codes $rc0, $rc1: $(tail -n 1 pair.0.log)"
+    [ "$(last pair charts/global_step)" = 5120 ]
+    verdict "$title: steps are those of both" $? "$(last pair charts/global_step)"
 }
 export MASTER_ADDR=127.0.0.1 BRIM_COMM_TIMEOUT=20
 ranks "two ranks have the losses of one"
@@ -283,6 +306,23 @@ verdict "other options begin new episodes" $? "$(tail -n 2 other.log) $(last oth
 train reseeded cartpole "${again[@]}" steps=1 && train reseeded cartpole "${again[@]}" steps=2 seed=9 &&
     grep -q 'are not the same any more: new episodes begin' reseeded.log
 verdict "another seed begins new episodes" $? "$(tail -n 2 reseeded.log)"
+# So do their discounted rewards: -1 a step, so a rollout of 32 steps leaves -32, 64 steps of one episode -64.
+if command -v python3 >/dev/null; then
+    cat >sums.py <<'END'
+import json, struct, sys
+path, n = sys.argv[1], int(sys.argv[2])
+with open(path, "rb") as f:
+    head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    (at,) = [v["data_offsets"][0] for k, v in head.items() if k.endswith("environments")]
+    f.seek(f.tell() + at + 8 * (100 + 100 + 2 + 3))  # PpoHost
+    print(min(struct.unpack(f"{n}f", f.read(4 * n))))
+END
+    sums=("${again[@]}" env=acrobot ppo.gamma=1 ppo.reward_norm=true)
+    kept() { python3 sums.py "runs/sums/checkpoints/step-0000000$1/optim.safetensors" 8; }
+    train sums cartpole "${sums[@]}" steps=1 && train sums cartpole "${sums[@]}" steps=2 seed=9 &&
+        [ "$(kept 1)" = -32.0 ] && [ "$(kept 2)" = -32.0 ]
+    verdict "new episodes begin without rewards" $? "$(kept 1 2>&1) $(kept 2 2>&1) $(tail -n 2 sums.log)"
+fi
 # An environment that runs elsewhere now, or was built anew with another state, begins new episodes, too.
 for change in "none process" "process none"; do
     read -r from to <<<"$change"
@@ -317,7 +357,7 @@ a=$(last one losses/loss) b=$(last two losses/loss)
 is "${a:-0}-${b:-9}" '<' 1e-5 && is "${b:-0}-${a:-9}" '<' 1e-5
 verdict "two groups are the same rollout" $? "$a and $b"
 
-so constant && so faulty && so pairs || { echo "not ok test environments compile"; exit 1; }
+so faulty && so pairs || { echo "not ok test environments compile"; exit 1; }
 value=(env=./constant.so ppo.gamma=0.9 total_steps=0 steps=150 eval.target=0 eval.samples=1 ppo.epochs=4
     optim.lr=3e-3 eval.every=0)
 train exact cartpole "${value[@]}"; rc=$?; v=$(last exact charts/value)
@@ -406,10 +446,22 @@ train all cartpole total_steps=0 steps=1 eval.target=0 eval.every=0 eval.samples
 verdict "a minibatch of 0 is at most 65,536 samples" $? "$(grep minibatch runs/all/recipe.yaml)"
 refused "a rollout that has no equal parts" 'ppo.rollout: .*65537.*ppo.rollout 65536 would do' total_steps=0 \
     ppo.envs=1 ppo.rollout=65537 ppo.minibatch=0
+refused "no rollout has equal parts" 'ppo.envs: .*8388736.*ppo.envs 65536 would do' total_steps=0 \
+    ppo.envs=65537 ppo.rollout=128 ppo.minibatch=0
 refused "an mlp has no context" 'policy.context needs policy.kind trunk' policy.context=8
-for key in policy.heads=2 policy.ffn=64 policy.log_std=-1 policy.state_std=true ppo.answer_bf16=true; do
+for key in policy.heads=2 policy.ffn=64 policy.log_std=-1 policy.state_std=true ppo.answer_bf16=true \
+    ppo.obs_clip=5 ppo.reward_clip=5 ppo.workers=2; do
     refused "a key that does nothing: $key" "command line: ${key%=*}: does nothing" $key
 done
+for answer in host auto; do
+    refused "ppo.place device and ppo.answer $answer" 'ppo.(place|answer): .*the CPU answers on the host' \
+        ppo.place=device ppo.answer=$answer
+done
+refused "groups of environments, where the host answers" 'command line: ppo.groups: does nothing' \
+    ppo.answer=auto ppo.groups=2
+out=$("$brim" plan mlp-massive --gpu h200 ppo.groups=2 2>&1); rc=$?
+[ $rc -eq 2 ] && echo "$out" | grep -q 'command line: ppo.groups: does nothing'
+verdict "groups of environments on the device" $? "exit code $rc: $out"
 refused "a shared body has one width" 'policy.critic_width: does nothing' policy.shared=true \
     policy.critic_width=32
 refused "a trunk has its own activation" 'policy.act: does nothing' policy.kind=trunk policy.act=relu

@@ -103,6 +103,29 @@ def shape_in(space, otherwise):
     return list(otherwise() if shape is None else shape)
 
 
+def multi_of(space):
+    """Shape, choices and first values of a MultiDiscrete or MultiBinary space; None if it is neither."""
+    if hasattr(space, "nvec"):
+        shape = shape_in(space, lambda: shape_of(space.nvec))
+        choices = [int(x) for x in flat(space.nvec)]
+    elif type(space).__name__ == "MultiBinary":
+        shape = shape_in(space, lambda: flat(space.n))
+        choices = [2] * math.prod(shape)
+    else:
+        return None
+    start = getattr(space, "start", None)
+    return shape, choices, [0] * len(choices) if start is None else [int(x) for x in flat(start)]
+
+
+def shaped(x, shape, dtype):
+    """A flat list as an array of this shape, or as lists in lists where numpy is not there."""
+    if np is not None:
+        return np.array(x, dtype=dtype).reshape(shape)
+    for n in reversed(shape[1:]):
+        x = [x[i:i + n] for i in range(0, len(x), n)]
+    return x
+
+
 def finite(x):
     """JSON has no infinity; null means unbounded."""
     return x if math.isfinite(x) else None
@@ -113,15 +136,16 @@ class Block:
 
     def __init__(self, name, space):
         self.name, self.space, self.one_hot = name, space, None
+        multi = multi_of(space)
         if is_box(space):
             self.space_shape = shape_in(space, lambda: shape_of(space.low))
             self.shape = self.space_shape or [1]
             self.type = box_type(space)
             self.low, self.high = finite(min(flat(space.low))), finite(max(flat(space.high)))
-        elif hasattr(space, "nvec") or type(space).__name__ == "MultiBinary":
-            self.space_shape = shape_in(space, lambda: [len(flat(getattr(space, "nvec", [])))])
+        elif multi:
+            self.space_shape, choices, start = multi
             self.shape, self.type = self.space_shape, "i32"
-            self.low, self.high = 0, max(flat(space.nvec)) - 1 if hasattr(space, "nvec") else 1
+            self.low, self.high = min(start), max(s + n - 1 for s, n in zip(start, choices))
         elif hasattr(space, "n"):
             if int(space.n) > ONE_HOT_MOST:
                 raise SystemExit(f"observation {name}: {space.n} values are more than {ONE_HOT_MOST}")
@@ -141,6 +165,11 @@ class Block:
         return {"name": self.name, "type": self.type, "shape": self.shape, "low": self.low, "high": self.high,
                 "scale": scale}
 
+    def fits(self, x):
+        """numpy would keep the lowest bits without a word."""
+        most = np.iinfo(self.dtype)
+        return x.size == 0 or most.min <= x.min() and x.max() <= most.max
+
     def pack(self, value):
         if self.one_hot is not None:
             k = int(value) - self.start
@@ -151,7 +180,10 @@ class Block:
         if shape != self.space_shape:
             raise Hopeless(f"observation {self.name} has shape {shape}, but its space has {self.space_shape}")
         if np is not None:
-            return np.ascontiguousarray(value, dtype=self.dtype).tobytes()
+            x = np.asarray(value)
+            if self.type != "f32" and x.dtype != self.dtype and not self.fits(x):
+                raise ValueError(f"observation {self.name} has a value that does not fit into {self.type}")
+            return np.ascontiguousarray(x, dtype=self.dtype).tobytes()
         numbers = flat(value) if self.type == "f32" else map(int, flat(value))
         return struct.pack(f"{self.count}{self.code}", *numbers)
 
@@ -183,15 +215,14 @@ class Actions:
 
     def __init__(self, space):
         self.space = space
-        self.box, self.multi = is_box(space), hasattr(space, "nvec") or type(space).__name__ == "MultiBinary"
+        self.box, self.multi = is_box(space), multi_of(space)
         if self.box:
             self.shape = shape_in(space, lambda: shape_of(space.low))
             self.low, self.high = zip(*map(action_range, flat(space.low), flat(space.high)))
             self.count = len(self.low)
             self.part = {"low": self.low, "high": self.high}
         elif self.multi:
-            many = hasattr(space, "nvec")
-            self.choices = [int(x) for x in flat(space.nvec)] if many else [2] * int(space.n)
+            self.shape, self.choices, self.start = self.multi
             self.count, self.part = len(self.choices), {"choices": self.choices}
         elif hasattr(space, "n"):
             self.choices, self.start = [int(space.n)], int(getattr(space, "start", 0))
@@ -203,11 +234,10 @@ class Actions:
     def unpack(self, memory, at):
         x = struct.unpack_from(self.format, memory, at)
         if self.box:
-            if np is None:
-                return list(x)
-            return np.array(x, dtype=getattr(self.space, "dtype", np.float32)).reshape(self.shape)
+            return shaped(list(x), self.shape, getattr(self.space, "dtype", "float32"))
         if self.multi:
-            return np.array(x) if np else list(x)
+            x = [s + k for s, k in zip(self.start, x)]
+            return shaped(x, self.shape, getattr(self.space, "dtype", "int64"))
         return x[0] + self.start
 
 

@@ -534,19 +534,23 @@ static int64_t divide_rollout(int64_t n, int64_t c)
     return n / parts >= small ? n / parts : 0;
 }
 
-/* A rollout of 65,537 steps has no parts but single samples, and an update of each would take for ever. */
+/* A rollout of 65,537 steps has no parts but single samples, and an update of each would take for ever. With
+ * 65,537 environments no rollout has others. */
 static int choose_minibatch(Recipe *r, int64_t n)
 {
     RecipePpo *p = &r->ppo;
-    int64_t    c = r->policy.context, rollout = p->rollout;
+    int64_t    c = r->policy.context, rollout = p->rollout, envs = p->envs;
     p->minibatch = n;
     if (rollout % c != 0) return 0; /* refused for that */
     p->minibatch = divide_rollout(n, c);
-    while (divide_rollout(p->envs * rollout, c) == 0) rollout -= c;
-    DEMAND(p->minibatch > 0, "ppo.rollout",
-           "ppo.envs x ppo.rollout (%lld) has no equal parts of %d to %d samples: ppo.rollout %lld would do",
-           LL(n), SMALL_MINIBATCH, MOST_MINIBATCH, LL(rollout));
-    return 0;
+    if (p->minibatch > 0) return 0;
+    while (rollout > 0 && divide_rollout(envs * rollout, c) == 0) rollout -= c;
+    while (rollout == 0 && divide_rollout(envs * p->rollout, c) == 0) envs--;
+    return recipe_blame(
+        r, rollout > 0 ? "ppo.rollout" : "ppo.envs",
+        "ppo.envs x ppo.rollout (%lld) has no equal parts of %d to %d samples: %s %lld would do", LL(n),
+        SMALL_MINIBATCH, MOST_MINIBATCH, rollout > 0 ? "ppo.rollout" : "ppo.envs",
+        LL(rollout > 0 ? rollout : envs));
 }
 
 /* The steps of the run, of n environment steps each. If the command line has `steps`, total_steps of the file
@@ -587,6 +591,16 @@ static int check_policy(const Recipe *r)
            "does nothing with policy.shared: actor and critic have the same layers");
     DEMAND(r->ppo.answer != ANSWER_DEVICE || !recipe_is_typed(r, "ppo.answer_bf16"), "ppo.answer_bf16",
            "does nothing: needs ppo.answer host or auto");
+    DEMAND(r->ppo.obs_norm || !recipe_is_typed(r, "ppo.obs_clip"), "ppo.obs_clip",
+           "does nothing: needs ppo.obs_norm");
+    DEMAND(r->ppo.reward_norm || !recipe_is_typed(r, "ppo.reward_clip"), "ppo.reward_clip",
+           "does nothing: needs ppo.reward_norm");
+    DEMAND(r->ppo.isolate != ISOLATE_NONE || str_starts_with(r->ppo.env, "gym:") ||
+               !recipe_is_typed(r, "ppo.workers"),
+           "ppo.workers", "does nothing: needs isolate process, or an environment of Gymnasium");
+    RELATE(r->ppo.place != ENVS_DEVICE || r->ppo.answer == ANSWER_DEVICE, "ppo.place", "ppo.answer",
+           "environments on the device are answered there: with ppo.answer %s the CPU answers on the host",
+           r->ppo.answer == ANSWER_HOST ? "host" : "auto");
     RELATE(r->ppo.parity != PARITY_CLEANRL || !r->ppo.truncation, "ppo.truncation", "parity",
            "parity cleanrl counts a truncated episode as terminated, ppo.truncation true does not");
     return 0;

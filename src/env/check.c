@@ -51,9 +51,21 @@ static EnvsConf with(const Check *c, int n_env, int n_thread, uint64_t seed)
     return k;
 }
 
+/* Of the last observations of episodes that ended. */
+static uint64_t hash_finals(const EnvSpec *s, const EnvsIo *io, int64_t n, uint64_t h)
+{
+    for (int64_t i = 0; i < n; i++) {
+        for (int k = 0; k < s->info.n_obs && io->episode_length[i] > 0; k++)
+            h = XXH64((const char *)io->final_obs[k] + i * s->block_bytes[k], (size_t)s->block_bytes[k], h);
+    }
+    return h;
+}
+
 static uint64_t hash_rows(const EnvSpec *s, const EnvsIo *io, int64_t n, uint64_t h)
 {
     for (int k = 0; k < s->info.n_obs; k++) h = XXH64(io->obs[k], (size_t)(n * s->block_bytes[k]), h);
+    h = hash_finals(s, io, n, h);
+    h = XXH64(io->alive, (size_t)n, h);
     h = XXH64(io->reward, (size_t)n * sizeof(float), h);
     h = XXH64(io->terminated, (size_t)n, h);
     if (io->mask) h = XXH64(io->mask, (size_t)(n * s->n_mask), h);
@@ -238,6 +250,14 @@ static const char *fence_broken(const Fence *f)
     return NULL;
 }
 
+/* Trainers call step_batch, if there is one, and workers call step: here they take turns. */
+static int step_either(const EnvLib *l, void *env, const EnvIo *io, int t)
+{
+    uint8_t end = 0;
+    if (!l->api.step_batch || t % 2) return l->api.step(env, io);
+    return l->api.step_batch(&env, 1, io, &end) < 0 ? -1 : end;
+}
+
 static const char *step_fenced(const EnvLib *l, void *env, const EnvSpec *s, int n_step)
 {
     Rows        r;
@@ -256,7 +276,7 @@ static const char *step_fenced(const EnvLib *l, void *env, const EnvSpec *s, int
     for (int t = 0; t < n_step && end >= 0 && !broken; t++) {
         if (end != ENV_GOES_ON) end = l->api.reset(env, (uint64_t)t, &io);
         if (end >= 0) rows_random(&r, s, agents);
-        if (end >= 0) end = l->api.step(env, &io);
+        if (end >= 0) end = step_either(l, env, &io, t);
         broken = fence_broken(&f);
     }
     rows_deinit(&r);

@@ -8,7 +8,7 @@
 
 int env_device_has(const char *name)
 {
-    const Builtin *b = builtin_find(name);
+    const Builtin *b = builtin_find(name); /* observations of meteor are bytes */
     return b && strcmp(b->name, "meteor") != 0;
 }
 

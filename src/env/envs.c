@@ -206,7 +206,7 @@ static int call_steps(Envs *e, const EnvsIo *io, int slot, int lo, int hi)
         enter(e, slot, lo, hi - lo);
         EnvIo r   = envs_row(e, io, lo);
         int   bad = api->step_batch(e->env + lo, hi - lo, &r, e->end + lo);
-        return bad < 0 ? step_failed(e, MIN(lo + (-1 - bad), hi - 1)) : 0;
+        return bad < 0 ? step_failed(e, lo + MIN(-1 - bad, hi - 1 - lo)) : 0;
     }
     for (int i = lo; i < hi; i++) {
         EnvIo r = envs_row(e, io, i);
@@ -338,21 +338,25 @@ static int step_remote(Envs *e, const EnvsIo *io, int lo, int hi)
 
 /* ---- open ---------------------------------------------------------------------------------------------- */
 
+static int create_one(Envs *e, int i)
+{
+    EnvSpec other;
+    TRY(envlib_create(&e->lib, &e->env[i]));
+    TRY(spec_take(i == 0 ? &e->spec : &other, &e->arena, e->lib.api.info(e->env[i]), e->conf.name));
+    if (i == 0 || spec_same(&e->spec, &other)) return 0;
+    return err_set("environment %s: number %d has another shape than number 0", e->conf.name, i);
+}
+
 static int create_here(Envs *e)
 {
     TRY(envlib_open(&e->lib, e->conf.name, e->conf.option, e->conf.n_option));
     e->env = ARENA_ARRAY(&e->arena, void *, e->n_env);
     if (!e->lib.is_builtin)
         TRY(guard_open(&e->guard, e->conf.name, e->n_thread, e->conf.timeout_s < 0 ? 0 : e->conf.timeout_s));
-    envs_enter(e, 0);
     int rc = 0;
     for (int i = 0; i < e->n_env && rc == 0; i++) {
-        EnvSpec other;
-        rc = envlib_create(&e->lib, &e->env[i]);
-        if (rc == 0)
-            rc = spec_take(i == 0 ? &e->spec : &other, &e->arena, e->lib.api.info(e->env[i]), e->conf.name);
-        if (rc == 0 && i > 0 && !spec_same(&e->spec, &other))
-            rc = err_set("environment %s: number %d has another shape than number 0", e->conf.name, i);
+        envs_enter(e, i);
+        rc = create_one(e, i);
     }
     envs_leave(e);
     return rc;

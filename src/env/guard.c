@@ -9,6 +9,7 @@
 
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -113,10 +114,12 @@ static void look(const Guard *g)
     for (int i = 0; i < g->n_slot; i++) {
         int64_t since = atomic_load(&g->slot[i].since_us);
         if (since == 0 || (double)(now_us() - since) < g->timeout_s * 1e6) continue;
+        char text[120]; /* this is no signal handler */
+        snprintf(text, sizeof text,
+                 " hangs: a call took longer than %g s; with isolate: process it would be restarted\n",
+                 g->timeout_s);
         say_who(g, i);
-        say(" hangs: a call took longer than ");
-        say_int((int)(g->timeout_s + 0.999));
-        say(" s; with isolate: process it would be restarted\n");
+        say(text);
         _exit(1);
     }
 }

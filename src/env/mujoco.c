@@ -9,8 +9,10 @@
 #include "base/str.h"
 #include "env/draw.h"
 #include "env/envfn.h"
+#include "env/mujoco_task.h"
 
 #include <dlfcn.h>
+#include <glob.h>
 #include <math.h>
 #include <mujoco/mujoco.h>
 #include <pthread.h>
@@ -24,7 +26,8 @@
     X(mj_version)                                                                                            \
     X(mj_loadXML)                                                                                            \
     X(mj_deleteModel)                                                                                        \
-    X(mj_makeData) X(mj_deleteData) X(mj_resetData) X(mj_forward) X(mj_step) X(mj_rnePostConstraint)
+    X(mj_makeData)                                                                                           \
+    X(mj_deleteData) X(mj_resetData) X(mj_kinematics) X(mj_forward) X(mj_step) X(mj_rnePostConstraint)
 
 typedef struct {
     void *handle;
@@ -127,45 +130,6 @@ static void model_give(const Engine *g, Model *x)
     pthread_mutex_unlock(&model_lock);
 }
 
-/* ---- tasks --------------------------------------------------------------------------------------------- */
-
-/* The centre of mass along x, weighted as Gymnasium's mass_center() does. */
-static double humanoid_measure(const mjModel *m, const mjData *d)
-{
-    double sum = 0, mass = 0;
-    for (int i = 0; i < m->nbody; i++) {
-        sum += m->body_mass[i] * d->xipos[3 * i];
-        mass += m->body_mass[i];
-    }
-    return sum / mass;
-}
-
-/* Gymnasium's Humanoid-v4: 1.25 x forward speed + 5 - 0.1 x sum of squared controls; over unless 1 < z <
- * 2. */
-static int humanoid_judge(const MujocoStep *s, float *reward)
-{
-    const mjModel *m       = s->m;
-    const mjData  *d       = s->d;
-    double         control = 0, forward = (humanoid_measure(m, d) - s->before) / s->dt;
-    for (int i = 0; i < m->nu; i++) control += d->ctrl[i] * d->ctrl[i];
-    *reward = (float)(1.25 * forward + 5.0 - 0.1 * control);
-    return d->qpos[2] > 1.0 && d->qpos[2] < 2.0 ? ENV_GOES_ON : ENV_TERMINATED;
-}
-
-static const MujocoTask humanoid_task = { .abi         = MUJOCO_TASK_ABI,
-                                          .size_bytes  = sizeof(MujocoTask),
-                                          .frame_skip  = 5,
-                                          .max_steps   = 1000,
-                                          .skip_qpos   = 2,
-                                          .reset_noise = 0.01,
-                                          .judge_step  = humanoid_judge,
-                                          .measure     = humanoid_measure };
-static const MujocoTask no_task       = { .abi         = MUJOCO_TASK_ABI,
-                                          .size_bytes  = sizeof(MujocoTask),
-                                          .frame_skip  = 1,
-                                          .max_steps   = 1000,
-                                          .reset_noise = 0.01 };
-
 /* ---- the environment ----------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -175,6 +139,8 @@ typedef struct {
     MujocoTask task;
     int        needs_forces; /* cfrc_ext is only right after mj_rnePostConstraint() */
     double     before;       /* measure() after the last step */
+    mjtNum     target[3];    /* of the episode, where the task has one */
+    mjtNum     way[3];       /* to it, from the last body */
     int64_t    n_warning;    /* of an unstable state, up to now */
     char       obs_text[200];
     EnvBlock   block[ENV_MAX_OBS];
@@ -186,9 +152,10 @@ typedef struct {
 /* Seconds of a step. */
 static double step_s(const Mujoco *e) { return e->model->m->opt.timestep * e->task.frame_skip; }
 
-enum { F_QPOS, F_QVEL, F_CINERT, F_CVEL, F_QFRC, F_CFRC };
+enum { F_QPOS, F_QVEL, F_CINERT, F_CVEL, F_QFRC, F_CFRC, F_TARGET };
 
-static const char *const field_name[] = { "qpos", "qvel", "cinert", "cvel", "qfrc_actuator", "cfrc_ext" };
+static const char *const field_name[] = { "qpos",          "qvel",     "cinert", "cvel",
+                                          "qfrc_actuator", "cfrc_ext", "target" };
 
 static const mjtNum *field_at(const Mujoco *e, int field, int64_t *n)
 {
@@ -200,12 +167,16 @@ static const mjtNum *field_at(const Mujoco *e, int field, int64_t *n)
     case F_CINERT: *n = 10 * (int64_t)m->nbody; return d->cinert;
     case F_CVEL: *n = 6 * (int64_t)m->nbody; return d->cvel;
     case F_QFRC: *n = m->nv; return d->qfrc_actuator;
+    case F_TARGET: *n = 3; return e->way;
     default: *n = 6 * (int64_t)m->nbody; return d->cfrc_ext;
     }
 }
 
-static void observe(const Mujoco *e, const EnvIo *io)
+static const mjtNum *last_body(const Mujoco *e) { return e->d->xipos + 3 * (e->model->m->nbody - 1); }
+
+static void observe(Mujoco *e, const EnvIo *io)
 {
+    for (int i = 0; i < 3; i++) e->way[i] = e->target[i] - last_body(e)[i];
     for (int k = 0; k < e->info.n_obs; k++) {
         int64_t       n;
         const mjtNum *x   = field_at(e, e->field[k], &n);
@@ -221,8 +192,12 @@ static int set_blocks(Mujoco *e, char *error, size_t n_error)
         int f = 0, k = e->info.n_obs;
         while (f < ARRAY_LEN(field_name) && strcmp(word, field_name[f]) != 0) f++;
         if (f == ARRAY_LEN(field_name) || k == ENV_MAX_OBS) {
-            snprintf(error, n_error, "obs: '%s' is not one of qpos qvel cinert cvel qfrc_actuator cfrc_ext",
-                     word);
+            snprintf(error, n_error,
+                     "obs: '%s' is not one of qpos qvel cinert cvel qfrc_actuator cfrc_ext target", word);
+            return -1;
+        }
+        if (f == F_TARGET && !e->task.has_target) {
+            snprintf(error, n_error, "obs: the task has no target (task=reach has one)");
             return -1;
         }
         int64_t n;
@@ -260,42 +235,16 @@ static int set_actions(Mujoco *e, char *error, size_t n_error)
     return 0;
 }
 
-static int set_task(Mujoco *e, const char *name, char *error, size_t n_error)
-{
-    const MujocoTask *t = strcmp(name, "humanoid") == 0 ? &humanoid_task
-                          : strcmp(name, "none") == 0   ? &no_task
-                                                        : NULL;
-    if (!t && str_ends_with(name, ".so")) {
-        char path[512] = "";
-        str_append(path, sizeof path, "%s%s", strchr(name, '/') ? "" : "./", name);
-        void *handle                   = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        const MujocoTask *(*get)(void) = NULL;
-        if (handle) *(void **)&get = dlsym(handle, "brim_mujoco_task");
-        if (!handle || !get) {
-            snprintf(error, n_error, "task: %s", dlerror());
-            return -1;
-        }
-        t = get();
-    }
-    if (!t || t->abi != MUJOCO_TASK_ABI) {
-        snprintf(error, n_error, "task: '%s' is not humanoid, none or a shared object of this version", name);
-        return -1;
-    }
-    memcpy(&e->task, t, MIN((size_t)t->size_bytes, sizeof e->task));
-    return 0;
-}
-
-/* As given, else in the folders of Debian's models, which are named after the file. */
+/* As given, else in the first of the folders of Debian's models that has it. */
 static void find_model(const char *name, char *path, size_t n)
 {
-    static const char models[] = "/usr/share/mujoco/model";
+    glob_t found        = { 0 };
+    char   pattern[512] = "";
     str_copy(path, n, name);
-    if (file_kind(name) == FILE_REGULAR || strchr(name, '/')) return;
-    char stem[128], there[512] = "";
-    str_copy(stem, sizeof stem, name);
-    if (str_ends_with(stem, ".xml")) stem[strlen(stem) - 4] = '\0';
-    str_append(there, sizeof there, "%s/%s/%s", models, stem, name);
-    if (file_kind(there) == FILE_REGULAR) str_copy(path, n, there);
+    if (file_kind(name) == FILE_REGULAR || strpbrk(name, "/*?[\\")) return;
+    str_append(pattern, sizeof pattern, "/usr/share/mujoco/model/*/%s", name);
+    if (glob(pattern, 0, NULL, &found) == 0) str_copy(path, n, found.gl_pathv[0]);
+    globfree(&found);
 }
 
 static void destroy(void *env)
@@ -316,7 +265,6 @@ typedef struct {
 static int read_options(Options *o, Mujoco *e, const char *const *option, int n, char *error, size_t n_error)
 {
     *o = (Options){ 0 };
-    str_copy(e->obs_text, sizeof e->obs_text, "qpos+qvel");
     for (int i = 0; i < n; i++) {
         const char *v = strchr(option[i], '=') ? strchr(option[i], '=') + 1 : "", *wanted = "a shorter text";
         int         ok = 1;
@@ -347,29 +295,51 @@ static int read_options(Options *o, Mujoco *e, const char *const *option, int n,
     return 0;
 }
 
+/* Targets are drawn for hinges and slides alone: a free body can be anywhere. */
+static int check_target(const mjModel *m, char *error, size_t n_error)
+{
+    for (int i = 0; i < m->njnt; i++) {
+        if (m->jnt_type[i] == mjJNT_HINGE || m->jnt_type[i] == mjJNT_SLIDE) continue;
+        snprintf(error, n_error, "the task has a target, so joints must be hinges or slides: joint %d is not",
+                 i);
+        return -1;
+    }
+    return 0;
+}
+
+/* The model must suit the task. */
+static int open_model(Mujoco *e, const char *path, char *error, size_t n_error)
+{
+    e->model = model_take(&e->engine, path, error, n_error);
+    if (!e->model) return -1;
+    const mjModel *m = e->model->m;
+    e->d             = e->engine.mj_makeData(m);
+    if (!e->d) {
+        snprintf(error, n_error, "no memory");
+        return -1;
+    }
+    if (m->nu < 1) {
+        snprintf(error, n_error, "%s: the model has no actuators", path);
+        return -1;
+    }
+    if (e->task.skip_qpos >= m->nq) {
+        snprintf(error, n_error, "%s: the task leaves out %d positions, and the model has %d", path,
+                 e->task.skip_qpos, (int)m->nq);
+        return -1;
+    }
+    return e->task.has_target ? check_target(m, error, n_error) : 0;
+}
+
 static int set_up(Mujoco *e, const char *const *option, int n, char *error, size_t n_error)
 {
     Options o;
     TRY(engine_open(&e->engine, error, n_error));
     TRY(read_options(&o, e, option, n, error, n_error));
-    TRY(set_task(e, o.task, error, n_error));
+    TRY(mujoco_task_take(&e->task, o.task, error, n_error));
+    TRY(open_model(e, o.model, error, n_error));
+    if (!e->obs_text[0])
+        str_copy(e->obs_text, sizeof e->obs_text, e->task.has_target ? "qpos+qvel+target" : "qpos+qvel");
     if (o.frame_skip) e->task.frame_skip = (int)o.frame_skip;
-    e->model = model_take(&e->engine, o.model, error, n_error);
-    if (!e->model) return -1;
-    e->d = e->engine.mj_makeData(e->model->m);
-    if (!e->d) {
-        snprintf(error, n_error, "no memory");
-        return -1;
-    }
-    if (e->model->m->nu < 1) {
-        snprintf(error, n_error, "%s: the model has no actuators", o.model);
-        return -1;
-    }
-    if (e->task.skip_qpos >= e->model->m->nq) {
-        snprintf(error, n_error, "%s: the task leaves out %d positions, and the model has %d", o.model,
-                 e->task.skip_qpos, (int)e->model->m->nq);
-        return -1;
-    }
     if (e->task.frame_skip < 1) e->task.frame_skip = 1;
     double dt = step_s(e);
     e->info   = (EnvInfo){ .abi        = ENV_ABI,
@@ -406,12 +376,31 @@ static int64_t count_warnings(const mjData *d)
            d->warning[mjWARN_BADQACC].number;
 }
 
+/* Where the last body is at joints drawn from their ranges: a turn where a hinge has none, 2 m where a slide
+ * has none. */
+static void draw_target(Mujoco *e, EnvRng *r)
+{
+    const mjModel *m = e->model->m;
+    e->engine.mj_resetData(m, e->d);
+    for (int i = 0; i < m->njnt; i++) {
+        double most = m->jnt_type[i] == mjJNT_HINGE ? ENV_PI : 1, low = -most, high = most;
+        if (m->jnt_limited[i]) {
+            low  = m->jnt_range[2 * i];
+            high = m->jnt_range[2 * i + 1];
+        }
+        e->d->qpos[m->jnt_qposadr[i]] = envfn_uniform(r, low, high);
+    }
+    e->engine.mj_kinematics(m, e->d);
+    memcpy(e->target, last_body(e), sizeof e->target);
+}
+
 static int reset(void *env, uint64_t seed, const EnvIo *io)
 {
     Mujoco        *e = env;
     const mjModel *m = e->model->m;
     EnvRng         r = envfn_rng(seed);
     double         s = e->task.reset_noise;
+    if (e->task.has_target) draw_target(e, &r);
     e->engine.mj_resetData(m, e->d);
     for (int i = 0; i < m->nq; i++) e->d->qpos[i] += envfn_uniform(&r, -s, s);
     for (int i = 0; i < m->nv; i++) e->d->qvel[i] += envfn_uniform(&r, -s, s);
@@ -426,7 +415,9 @@ static int reset(void *env, uint64_t seed, const EnvIo *io)
 static int judge(const Mujoco *e, float *reward)
 {
     if (e->task.judge_step)
-        return e->task.judge_step(&(MujocoStep){ e->model->m, e->d, e->before, step_s(e) }, reward);
+        return e->task.judge_step(
+            &(MujocoStep){ e->model->m, e->d, e->before, step_s(e), e->task.has_target ? e->target : NULL },
+            reward);
     return e->task.judge ? e->task.judge(e->model->m, e->d, e->before, reward) : ENV_GOES_ON;
 }
 
@@ -466,7 +457,8 @@ static int64_t move_state(Mujoco *e, char *buf, int is_save)
                  { d->mocap_quat, 4 * m->nmocap },
                  { d->userdata, m->nuserdata },
                  { d->qfrc_applied, m->nv },
-                 { d->xfrc_applied, 6 * m->nbody } };
+                 { d->xfrc_applied, 6 * m->nbody },
+                 { e->target, e->task.has_target ? 3 : 0 } };
     for (int i = 0; i < ARRAY_LEN(part); i++) {
         size_t bytes = (size_t)part[i].n * sizeof(mjtNum);
         if (buf && bytes > 0) memcpy(is_save ? buf + at : part[i].p, is_save ? part[i].p : buf + at, bytes);

@@ -3,11 +3,14 @@
  * 1. The library is opened at run time. It must have the version of the headers that Brim was built with,
  *    because the engine's structs change between versions. What is missing is said in one line.
  * 2. Observations are blocks named after fields of mjData. Actions are the actuators. Options:
- *        task=NAME|./mine.so   reward and end; humanoid (default for humanoid.xml), none, a shared object
- *        obs=qpos+qvel+...     blocks: qpos qvel cinert cvel qfrc_actuator cfrc_ext
+ *        task=NAME|./mine.so   reward and end; humanoid (default for humanoid.xml), reach, none, a shared
+ *                              object
+ *        obs=qpos+qvel+...     blocks: qpos qvel cinert cvel qfrc_actuator cfrc_ext target
  *        frame_skip=N          engine steps per environment step
  * 3. The physics of one environment runs on the thread that steps it.
- * 4. When a state is no longer finite, the engine resets itself and warns; the episode then ends as
+ * 4. A task may have a target, drawn per episode: a place where the centre of mass of the model's last body
+ *    can be. The block `target` is the way to it from where that centre is.
+ * 5. When a state is no longer finite, the engine resets itself and warns; the episode then ends as
  *    terminated. */
 #ifndef ENV_MUJOCO_H
 #define ENV_MUJOCO_H
@@ -30,6 +33,7 @@ typedef struct {
     const struct mjData_  *d;
     double                 before; /* what measure() returned before the step */
     double                 dt;     /* seconds of the step */
+    const double          *target; /* [3], of the episode; NULL: the task has none */
 } MujocoStep;
 
 typedef struct {
@@ -46,6 +50,7 @@ typedef struct {
     /* Instead of judge(), for a task that must know the seconds of a step: the option frame_skip changes
      * them. May be NULL. */
     int (*judge_step)(const MujocoStep *s, float *reward);
+    int has_target; /* 1: each episode has one. The model's joints are hinges and slides then. */
 } MujocoTask;
 
 const MujocoTask *brim_mujoco_task(void);

@@ -125,18 +125,23 @@ static void worker_argv(Remote *r, const Worker *w, char *count, const char **ar
     argv[n] = NULL;
 }
 
-/* Starts the process and gives it its layout. The first worker's spec becomes the spec of all. */
-static int start(Remote *r, Worker *w, EnvSpec *first_spec, Arena *a)
+static int launch(Remote *r, Worker *w)
 {
     const char *argv[MAX_ARG];
-    char        count[16], line[1024] = "", *json = NULL;
-    uint32_t    n = 0;
+    char        count[16];
     worker_argv(r, w, count, argv);
-    TRY(process_start(&w->process, (char *const *)argv, w->memory));
-    TRY(process_receive(&w->process, 's', r->conf.timeout_s < 0 ? -1 : MAX(START_S, r->conf.timeout_s), &json,
-                        &n));
-    Arena   own;
-    EnvSpec spec;
+    return process_start(&w->process, (char *const *)argv, w->memory);
+}
+
+/* Waits for the process and gives it its layout. The first worker's spec becomes the spec of all. */
+static int greet(Remote *r, Worker *w, EnvSpec *first_spec, Arena *a)
+{
+    char     line[1024] = "", *json = NULL;
+    uint32_t n       = 0;
+    double   limit_s = r->conf.timeout_s < 0 ? -1 : MAX(START_S, r->conf.timeout_s);
+    Arena    own;
+    EnvSpec  spec;
+    TRY(process_receive(&w->process, 's', limit_s, &json, &n));
     arena_init(&own);
     int rc = spec_parse(first_spec ? first_spec : &spec, first_spec ? a : &own, json, n, r->conf.name);
     if (rc == 0 && !first_spec && !spec_same(r->spec, &spec))
@@ -200,22 +205,27 @@ static int make_workers(Remote *r, Arena *a)
     return 0;
 }
 
+/* All are launched before any is waited for: importing a package takes seconds. */
+static int start_all(Remote *r, EnvSpec *spec, Arena *a)
+{
+    for (int i = 0; i < r->n_worker; i++) TRY(launch(r, &r->worker[i]));
+    for (int i = 0; i < r->n_worker; i++) TRY(greet(r, &r->worker[i], i == 0 ? spec : NULL, a));
+    return 0;
+}
+
 int remote_open(Remote **out, const RemoteConf *conf, EnvSpec *spec, Arena *a)
 {
     Remote *r = ARENA_NEW(a, Remote);
-    *out      = r;
-    r->conf   = *conf;
-    r->spec   = spec;
+    char    why[500];
+    *out    = r;
+    r->conf = *conf;
+    r->spec = spec;
     TRY(find_files(r));
     TRY(make_workers(r, a));
-    for (int i = 0; i < r->n_worker; i++) {
-        if (start(r, &r->worker[i], i == 0 ? spec : NULL, a) == 0) continue;
-        char why[500];
-        take_reason(r, why, sizeof why);
-        int is_named = str_starts_with(why, conf->name); /* what the spec's checks say begins so */
-        return err_user("environment %s%s%s", is_named ? "" : conf->name, is_named ? "" : ": ", why);
-    }
-    return 0;
+    if (start_all(r, spec, a) == 0) return 0;
+    take_reason(r, why, sizeof why);
+    int is_named = str_starts_with(why, conf->name); /* what the spec's checks say begins so */
+    return err_user("environment %s%s%s", is_named ? "" : conf->name, is_named ? "" : ": ", why);
 }
 
 void remote_close(Remote *r)
@@ -252,7 +262,7 @@ static int restart(Remote *r, Worker *w)
         log_warn("environment %s number %lld: %s; restarting its worker", r->conf.name, number, why);
         r->restarts++;
         process_stop(&w->process);
-        if (start(r, w, NULL, NULL) == 0) return 0;
+        if (launch(r, w) == 0 && greet(r, w, NULL, NULL) == 0) return 0;
     }
 }
 
@@ -293,7 +303,7 @@ static void copy_results(const Remote *r, const Worker *w, const EnvsIo *io, uin
             end[w->first + i] = ENV_TRUNCATED;
         } else {
             memcpy(reward, w->at + l->reward + i * agents * 4, (size_t)agents * sizeof *reward);
-            end[w->first + i] = (uint8_t)w->at[l->end + i] & (ENV_TERMINATED | ENV_TRUNCATED);
+            end[w->first + i] = (uint8_t)w->at[l->end + i];
         }
     }
 }

@@ -38,7 +38,7 @@ static int take_block(EnvSpec *s, Arena *a, int i, const EnvBlock *from, const c
                         ENV_MAX_DIM);
     int64_t elem = 1;
     for (int d = 0; d < b->n_dim; d++) {
-        if (b->shape[d] < 1 || b->shape[d] > SPEC_MAX_BYTES || elem > SPEC_MAX_BYTES / b->shape[d])
+        if (b->shape[d] < 1 || b->shape[d] > SPEC_MAX_ELEM || elem > SPEC_MAX_ELEM / b->shape[d])
             return err_user("%s: block %s: dimension %d is %lld", who, b->name, d, (long long)b->shape[d]);
         elem *= b->shape[d];
     }

@@ -21,7 +21,7 @@ typedef struct {
     int32_t  n_mask;   /* choices of all heads; 0 without a mask */
 } EnvSpec;
 
-enum { SPEC_MAX_BYTES = 1 << 28 /* of one block */, SPEC_MAX_JSON = 1 << 20 };
+enum { SPEC_MAX_ELEM = 1 << 28 /* numbers of one block */, SPEC_MAX_JSON = 1 << 20 };
 
 /* Checks and copies. `who` begins the message. Negative after err_set(). */
 int spec_take(EnvSpec *s, Arena *a, const EnvInfo *info, const char *who);

@@ -109,7 +109,7 @@ static int step_all(Served *s)
         now_at(s, i);
         int bits = s->lib.api.step(s->env[i], &io);
         if (bits < 0) return failed(s, i, "step");
-        s->at[s->layout.end + i] = (char)bits;
+        s->at[s->layout.end + i] = (char)MIN(bits, UINT8_MAX); /* the parent checks them */
     }
     return reply('k', NULL, 0);
 }

@@ -15,7 +15,7 @@ extern "C" {
 
 typedef struct Answer Answer;
 
-/* Hidden layers of m (of the table's body m->name), then one head; several heads may follow one body. */
+/* Hidden layers, those of the table's body body.name, then heads that read the last of them. */
 typedef struct {
     Mlp         body;
     const char *head[4];

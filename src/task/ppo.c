@@ -242,7 +242,11 @@ static int ppo_declare(Job *j)
     p->minibatch = update_samples(&j->recipe) * p->C / world;
     TRY(ppo_device_choose(j));
     TRY(ppo_hybrid_choose(j));
-    p->n_group = p->on_device || p->by_host ? 1 : choose_groups(j);
+    int together = p->on_device || p->by_host;
+    if (together && r->groups > 1 && recipe_is_typed(&j->recipe, "ppo.groups"))
+        return recipe_blame(&j->recipe, "ppo.groups", "does nothing: environments %s step together",
+                            p->on_device ? "on the device" : "that the host answers");
+    p->n_group = together ? 1 : choose_groups(j);
     if (p->E % p->n_group != 0)
         return recipe_blame(&j->recipe, "ppo.groups", "%d groups do not divide %lld environments", p->n_group,
                             (long long)p->E);
@@ -318,8 +322,10 @@ typedef struct {
     double env, inference, training; /* steps/s; 0: not known */
 } Rates;
 
-static Rates rates_of(const Ppo *p)
+/* Of all ranks, in the time of this one. */
+static Rates rates_of(const Job *j)
 {
+    const Ppo      *p = ppo_of(j);
     const PpoTimes *t = &p->times;
     double          n = (double)t->n_step;
     if (t->n_step == 0) return (Rates){ 0 };
@@ -329,14 +335,14 @@ static Rates rates_of(const Ppo *p)
         r.inference = n / t->rollout_s;
         return r;
     }
-    r.env       = t->device_env_s > 0 ? (double)p->E / t->device_env_s : 0;
+    r.env       = t->device_env_s > 0 ? (double)(p->E * comm_world(j->comm)) / t->device_env_s : 0;
     r.inference = t->n_some > 0 ? (double)t->n_some / t->some_rollout_s : 0;
     return r;
 }
 
 static int ppo_numbers(Job *j, TaskNumber *out)
 {
-    Rates  rates = rates_of(ppo_of(j));
+    Rates  rates = rates_of(j);
     Ppo   *p     = ppo_of(j);
     float  adv[3], ret[3];
     int    n    = 0;
@@ -377,7 +383,7 @@ static void say_solved(const Job *j)
 static void ppo_summary(Job *j, double mfu)
 {
     const Ppo *p = ppo_of(j);
-    Rates      r = rates_of(p);
+    Rates      r = rates_of(j);
     char       a[32], b[32], c[32], n[32], used[32] = "unknown";
     if (p->times.n_step == 0) return;
     if (mfu > 0) snprintf(used, sizeof used, "%.1f %%", 100 * mfu);

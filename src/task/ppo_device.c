@@ -150,8 +150,7 @@ int ppo_device_open(Job *j)
     CallFn    c = call_of(j, g);
     if (!p->device.step) return err_set("the GPU library has no environments");
     EnvCuda e = env_of(j, c.t);
-    CHECK(p->device.bytes(e.kind, e.n_env) <= (int64_t)tensor_bytes(g->lanes) + DEVICE_LANE,
-          "raise DEVICE_LANE");
+    CHECK(p->device.bytes(e.kind, e.n_env) <= (int64_t)tensor_bytes(g->lanes), "raise DEVICE_LANE");
     TRY(ppo_device_reset(j));
     TRY(time_alone(j));
     p->dev        = j->dev;

@@ -121,6 +121,7 @@ int ppo_envs_open(Job *j)
 {
     Ppo     *p    = ppo_of(j);
     EnvsConf conf = ppo_envs_conf(&j->recipe, &p->arena);
+    p->dev        = j->dev; /* from here on ppo_envs_close() gives buffers back */
     conf.n_env    = (int)p->E;
     conf.n_group  = p->n_group;
     conf.n_thread = ppo_threads(j, p->Eg);
@@ -130,7 +131,6 @@ int ppo_envs_open(Job *j)
     EnvsIo io = ppo_io_all(p);
     TRY(envs_reset(p->envs, &io));
     ppo_spread(p);
-    p->dev = j->dev;
     return p->by_host ? ppo_hybrid_open(j) : 0;
 }
 
@@ -356,7 +356,7 @@ static int time_some(Job *j)
     TRY(dev->vt->mark(dev, LANE_COMPUTE, MARK_EVAL));
     TRY(ppo_wait_for(j, MARK_EVAL));
     p->times.some_rollout_s += clock_now_s() - p->times.step_begin_s;
-    p->times.n_some += p->T * p->E;
+    p->times.n_some += ppo_rollout_steps(j);
     return 0;
 }
 
@@ -365,14 +365,14 @@ int ppo_rollout_done(Job *j, int64_t turn)
     Ppo *p    = ppo_of(j);
     Dev *dev  = j->dev;
     p->n_call = 0;
-    p->host.n_step += p->T * p->E;
-    p->times.n_step += p->T * p->E;
+    p->host.n_step += ppo_rollout_steps(j);
+    p->times.n_step += ppo_rollout_steps(j);
     p->times.n_rollout++;
     if (p->on_device) TRY(time_some(j));
     p->times.rollout_s += clock_now_s() - p->times.step_begin_s;
     if (p->by_host) TRY(ppo_hybrid_trace_begin(j));
     p->times.step_begin_s = clock_now_s();
-    if (p->n_final_used == 0 || p->root) return 0;
+    if (p->n_final_used == 0 || ppo_hybrid_answers(p)) return 0; /* the host's block had them */
     return dev->vt->upload(dev, LANE_COMPUTE, p->final_obs->data, p->host_final,
                            (size_t)(p->n_final_used * p->spec.obs_dim) * sizeof(float));
 }

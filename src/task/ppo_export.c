@@ -20,19 +20,40 @@ enum { MOST_PATH = 4096 };
 
 /* ---- safetensors -------------------------------------------------------------------------------------- */
 
+/* A run on a GPU keeps weights in 16 bits that are frozen or gave way. */
+static int is_half(const SafeTensor *t) { return t->dtype == DT_BF16 || t->dtype == DT_F16; }
+
+static int is_weight(const SafeTensor *t)
+{
+    return strncmp(t->name, "state.", 6) != 0 && (t->dtype == DT_F32 || is_half(t));
+}
+
+static int copy_tensor(const SafeFile *from, const SafeTensor *t, SafeWriter *w)
+{
+    size_t bytes = is_half(t) ? (size_t)t->n_elem * sizeof(float) : t->size_bytes;
+    void  *buf   = mem_alloc(bytes + 1);
+    if (!buf) return err_sys("memory for %s", t->name);
+    int rc = is_half(t) ? safetensors_read_f32(from, t, 0, t->n_elem, buf)
+                        : safetensors_read(from, t->offset, buf, bytes);
+    if (rc == 0) rc = safetensors_write_data(w, buf, bytes);
+    free(buf);
+    return rc;
+}
+
 static int copy_tensors(const SafeFile *from, const char *path)
 {
     SafeMeta    meta = { "format", "pt" };
-    SafeWriter *w    = safetensors_write_begin(path, from->tensor, from->n_tensor, &meta, 1);
+    SafeTensor *as   = mem_alloc(sizeof *as * (size_t)from->n_tensor + 1);
+    if (!as) return err_sys("memory for %d tensors", from->n_tensor);
+    for (int i = 0; i < from->n_tensor; i++) {
+        as[i] = from->tensor[i];
+        if (is_half(&as[i])) as[i].dtype = DT_F32;
+    }
+    SafeWriter *w = safetensors_write_begin(path, as, from->n_tensor, &meta, 1);
+    free(as);
     if (!w) return -1;
     int rc = 0;
-    for (int i = 0; i < from->n_tensor && rc == 0; i++) {
-        const SafeTensor *t   = &from->tensor[i];
-        char             *buf = mem_alloc(t->size_bytes + 1);
-        rc = buf ? safetensors_read(from, t->offset, buf, t->size_bytes) : err_sys("memory for %s", t->name);
-        if (rc == 0) rc = safetensors_write_data(w, buf, t->size_bytes);
-        free(buf);
-    }
+    for (int i = 0; i < from->n_tensor && rc == 0; i++) rc = copy_tensor(from, &from->tensor[i], w);
     if (rc == 0) return safetensors_write_publish(&w, NULL);
     safetensors_write_discard(&w);
     return -1;
@@ -54,15 +75,13 @@ static void print_floats(Header *h, const char *name, const char *size, const fl
     fputs("\n};\n", h->f);
 }
 
-static int print_weights(Header *h, const char *name)
+static int print_weights(Header *h, const SafeTensor *t)
 {
-    char              as[256] = "", size[32];
-    const SafeTensor *t       = safetensors_find(h->from, name);
-    if (!t) return err_set("%s: has no tensor %s", h->from->path, name);
-    float *x = mem_alloc((size_t)t->n_elem * sizeof *x + 1);
-    if (!x) return err_sys("memory for %s", name);
+    char   as[256] = "", size[32];
+    float *x       = mem_alloc((size_t)t->n_elem * sizeof *x + 1);
+    if (!x) return err_sys("memory for %s", t->name);
     int rc = safetensors_read_f32(h->from, t, 0, t->n_elem, x);
-    str_copy(as, sizeof as, name);
+    str_copy(as, sizeof as, t->name);
     for (char *c = as; *c; c++) *c = *c == '.' || *c == ' ' ? '_' : *c;
     snprintf(size, sizeof size, "%lld", (long long)t->n_elem);
     if (rc == 0) print_floats(h, as, size, x, t->n_elem);
@@ -254,11 +273,8 @@ static int print_all(Header *h)
 {
     print_about(h);
     print_action(h);
-    for (int i = 0; i < h->from->n_tensor; i++) {
-        const char *name = h->from->tensor[i].name;
-        if (h->from->tensor[i].dtype == DT_F32 && strncmp(name, "state.", 6) != 0)
-            TRY(print_weights(h, name));
-    }
+    for (int i = 0; i < h->from->n_tensor; i++)
+        if (is_weight(&h->from->tensor[i])) TRY(print_weights(h, &h->from->tensor[i]));
     if (has_scale(h->s)) TRY(print_scales(h));
     if (h->r->ppo.obs_norm) TRY(print_norm(h));
     fprintf(h->f, "\n%s", layer_text);

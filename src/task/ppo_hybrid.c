@@ -298,7 +298,7 @@ static int host_rollout(Job *j)
     Hybrid   *h      = p->hybrid;
     PpoGroup *g      = &p->group[0];
     size_t    obs    = (size_t)(p->E * p->spec.obs_dim) * sizeof(float);
-    h->state.in.step = p->host.n_step / (p->T * p->E);
+    h->state.in.step = p->host.n_step / ppo_rollout_steps(j);
     TRY(fetch_weights(j));
     ppo_pack(envs_spec(p->envs), (void *const *)p->raw, 0, p->E, h->obs);
     for (int64_t t = 0; t < p->T; t++) {

@@ -169,6 +169,12 @@ typedef struct {
 
 static inline Ppo *ppo_of(const Job *j) { return j->own; }
 
+/* Environment steps of a rollout, of all ranks. */
+static inline int64_t ppo_rollout_steps(const Job *j)
+{
+    return ppo_of(j)->T * ppo_of(j)->E * comm_world(j->comm);
+}
+
 /* Dimension a of a continuous action, inside its range. */
 static inline float ppo_clip_action(const RecipeEnv *s, int64_t a, float x)
 {

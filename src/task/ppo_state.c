@@ -4,7 +4,8 @@
  *
  * An environment that cannot be saved begins new episodes when a run goes on. So does one whose options,
  * seed, size of state or `isolate` have changed. So do those of several ranks, because a checkpoint has the
- * state of one rank. */
+ * state of one rank. Environments on the device are kept tensors: after a change of options or seed, saved
+ * episodes end as they began. */
 #include "task/ppo_impl.h"
 
 #include "base/err.h"
@@ -71,7 +72,10 @@ static int read_envs(Ppo *p, const char *at, int64_t room)
     if (other < 0) return -1;
     if (size == 0) log_info("the state of the environments was not saved: new episodes begin");
     if (other) log_info("the saved environments are not the same any more: new episodes begin");
-    if (size == 0 || other) TRY(envs_reset(p->envs, &io));
+    if (size == 0 || other) {
+        TRY(envs_reset(p->envs, &io));
+        memset(p->reward_return, 0, sizeof(float) * (size_t)p->E);
+    }
     ppo_spread(p);
     return 0;
 }

@@ -37,3 +37,15 @@ class Arrays:
 
     def render(self):
         return self.obs()["image"]
+
+
+class Counts(Arrays):
+    """Whole numbers of 64 bits; beyond 32 bits they do not fit."""
+
+    def __init__(self, most=1000):
+        super().__init__()
+        self.most = most
+        self.observation_space = Box(0, 2**40, (2,), np.int64)
+
+    def obs(self):
+        return np.array([self.t, self.most if self.t == 3 else 0])

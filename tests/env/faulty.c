@@ -1,8 +1,10 @@
 /* An environment that goes wrong on purpose, at step at=N:
  * fault=crash|recurse|abort|hang|nan|inf|fail|random|outside|overrun|reward; fault=last leaves its bounds in
- * the last observation of an episode; fault=reset crashes in the reset number N and has episodes of different
- * lengths; fault=shape has a larger block from the reset number N on. With marker=FILE the fault happens
- * once: the file remembers it over a restart. With every=N it happens in each Nth step of a process. */
+ * the last observation of an episode; fault=bits gives an end that env.h does not know; fault=create crashes
+ * as environment number N is made, and each takes 150 ms; fault=reset crashes in the reset number N and has
+ * episodes of different lengths; fault=shape has a larger block from the reset number N on. With marker=FILE
+ * the fault happens once: the file remembers it over a restart. With every=N it happens in each Nth step of a
+ * process. */
 #include "env.h"
 
 #include <math.h>
@@ -51,6 +53,11 @@ static int create(void **env, const char *const *option, int n_option, char *err
         snprintf(error, n_error, "%s: no such option", option[i]);
         free(f);
         return -1;
+    }
+    if (strcmp(f->fault, "create") == 0) {
+        static int n_made;
+        usleep(150000);
+        if (n_made++ == f->at) abort();
     }
     return 0;
 }
@@ -113,6 +120,7 @@ static int step(void *env, const EnvIo *io)
     if (strcmp(f->fault, "reward") == 0) io->reward[1] = 0;
     if (strcmp(f->fault, "last") == 0) x[1] = 7;
     if (strcmp(f->fault, "last") == 0) return ENV_TERMINATED;
+    if (strcmp(f->fault, "bits") == 0) return 256;
     return strcmp(f->fault, "fail") == 0 ? -1 : ENV_GOES_ON;
 }
 

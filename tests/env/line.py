@@ -18,8 +18,15 @@ class Discrete:
 
 
 class MultiDiscrete:
-    def __init__(self, nvec):
+    def __init__(self, nvec, start=None):
         self.nvec = nvec
+        if start is not None:
+            self.start = start
+
+
+class MultiBinary:
+    def __init__(self, n):
+        self.n = n
 
 
 class Dict:
@@ -88,6 +95,37 @@ class Knobs:
         self.t += 1
         obs = [self.t, int(action[0]), int(action[1]), 255]
         return obs, 1.0, False, self.t >= 10, {"action_mask": [1, 1, 1, 0, 1]}
+
+
+class Rows:
+    """Several heads in rows, which count from a number of their own; what was done is what is seen."""
+
+    def __init__(self, act="heads"):
+        heads = MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [-1, 5]])
+        self.binary = act == "bits"
+        self.action_space = MultiBinary((2, 2)) if self.binary else heads
+        self.observation_space = Dict(heads=heads, bits=MultiBinary((2, 2)), flags=MultiBinary(3))
+
+    def obs(self, action=None):
+        heads, bits = [[1, 0], [-1, 5]], [[0, 1], [1, 0]]
+        if action is not None:
+            action = [[int(x) for x in row] for row in action]
+            heads, bits = (heads, action) if self.binary else (action, bits)
+        return {"heads": heads, "bits": bits, "flags": [1, 0, 1]}
+
+    def reset(self, seed=None):
+        self.t, self.most = 0, 0
+        return self.obs(), {}
+
+    def step(self, action):
+        assert len(action) == 2 and len(action[0]) == 2, action
+        least, most = ((0, 0), (0, 0)), ((1, 1), (1, 1))
+        if not self.binary:
+            least, most = ((1, 0), (-1, 5)), ((2, 2), (2, 6))
+        for row, low, high in zip(action, least, most):
+            assert all(a <= x <= b for a, x, b in zip(low, row, high)), action
+        self.t += 1
+        return self.obs(action), 1.0, False, self.t >= 6, {}
 
 
 class Square:

@@ -1,4 +1,6 @@
-/* Two agents that want to choose the same of two heads each; the second one leaves after five steps. */
+/* Two agents that want to choose the same of two heads each; the second one leaves after five steps.
+ * RANDOM_ALIVE, RANDOM_LAST: chance without a seed in who takes part, or in last observations alone.
+ * BATCH: many pairs step in one call, which writes a reward too many. */
 #include "env.h"
 
 #include <stdlib.h>
@@ -34,6 +36,12 @@ static void observe(int32_t t, const EnvIo *io)
         me[2 * a]     = a == 0;
         me[2 * a + 1] = a == 1;
         io->alive[a]  = a == 0 || t < 5;
+#ifdef RANDOM_ALIVE
+        io->alive[a] = a == 0 || rand() % 2;
+#endif
+#ifdef RANDOM_LAST
+        if (t == 11) clock[a] = rand() % 100; /* the last step of episodes that begin with 1 */
+#endif
     }
 }
 
@@ -55,6 +63,21 @@ static int step(void *env, const EnvIo *io)
     return ENV_GOES_ON;
 }
 
+#ifdef BATCH
+static int step_batch(void *const *env, int n, const EnvIo *io, uint8_t *end)
+{
+    for (int i = 0; i < n; i++) {
+        EnvIo r = { .obs    = { (int32_t *)io->obs[0] + 2 * i, (int8_t *)io->obs[1] + 4 * i },
+                    .act_i  = io->act_i + 4 * i,
+                    .reward = io->reward + 2 * i,
+                    .alive  = io->alive + 2 * i };
+        end[i]  = (uint8_t)step(env[i], &r);
+    }
+    io->reward[2 * n] = 0;
+    return 0;
+}
+#endif
+
 const EnvApi *brim_env(uint32_t host_abi)
 {
     static const EnvApi api = { .abi        = ENV_ABI,
@@ -63,6 +86,9 @@ const EnvApi *brim_env(uint32_t host_abi)
                                 .destroy    = free,
                                 .info       = info,
                                 .reset      = reset,
-                                .step       = step };
+#ifdef BATCH
+                                .step_batch = step_batch,
+#endif
+                                .step = step };
     return &api;
 }

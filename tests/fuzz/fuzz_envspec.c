@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         CHECK(s.info.n_obs >= 1 && s.info.n_obs <= ENV_MAX_OBS && s.info.n_act >= 1, "%d blocks",
               s.info.n_obs);
         for (int k = 0; k < s.info.n_obs; k++)
-            CHECK(s.block_bytes[k] > 0 && s.block_bytes[k] <= 4 * (int64_t)SPEC_MAX_BYTES, "%lld bytes",
+            CHECK(s.block_bytes[k] > 0 && s.block_bytes[k] <= 4 * (int64_t)SPEC_MAX_ELEM, "%lld bytes",
                   (long long)s.block_bytes[k]);
         char *json = malloc(SPEC_MAX_JSON);
         int   len  = spec_write(&s, json, SPEC_MAX_JSON);
