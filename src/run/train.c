@@ -294,6 +294,7 @@ static int roll_back(Run *run)
     run->last_saved = -1; /* no checkpoint has the list of samples to pass over */
     run->val_step   = -1;
     run->n_skip_row = run->save_due = 0;
+    run->is_best = run->best_waits = 0; /* what was evaluated is given up */
     TRY(train_attach(run));
     run->in_flux = 0;
     return 0;
@@ -429,7 +430,8 @@ static int finish(Run *run)
 {
     int ignored = 0;
     progress_end(&run->progress);
-    if (run->at.step == run->first_step && run->at.step >= run->r->steps) return 0; /* only evaluated */
+    if (run->at.step == run->first_step && run->at.step >= run->r->steps)
+        return train_save_last(run); /* only evaluated: it may have been the best */
     if (!due(run->at.step, run->r->eval.every) && !run->asked.signal) TRY(evaluate(run, &ignored));
     TRY(train_save_last(run));
     if (run->at.step <= run->first_step) return 0;

@@ -55,7 +55,8 @@ typedef struct {
     int           save_failed; /* of this rank; the others learn through asked when it tries again */
     int64_t       retry_step, retry_after; /* when that is, and how many steps it waited for it */
     int           save_due;                /* waits for a step that was not skipped */
-    int           is_best;                 /* the last evaluation was the best so far, and is not saved yet */
+    int           is_best;                 /* the last evaluation was the best so far: it is to be saved */
+    int           best_waits;              /* of this rank: the save that is to be named best did not succeed */
     int64_t       last_saved;
     int           n_skip_row; /* skipped steps in a row, up to the last result */
     int           n_skipped;  /* skipped updates of the run, up to there */

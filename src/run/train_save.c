@@ -30,6 +30,7 @@ static const char *what_stays(const Run *run)
 static void report_save(Run *run, int result, const char *msg)
 {
     run->rejected = result == CKPT_NOT_FINITE ? 1 : result != 0 ? 0 : run->rejected;
+    if (result > 0 || result == CKPT_NOT_FINITE) run->best_waits = 0;
     if (result == CKPT_NOT_FINITE) {
         run->last_saved  = -1;
         run->save_failed = 0;
@@ -97,11 +98,11 @@ int train_save(Run *run)
         run->last_saved = run->at.step;
         return 0;
     }
-    if (!run->writer) {
-        run->is_best = 0;
-        return 0;
-    }
+    int is_best  = run->is_best;
+    run->is_best = 0; /* on every rank, whatever becomes of the save: all rest at the same steps */
+    if (!run->writer) return 0;
     train_wait_save(run);
+    run->best_waits |= is_best;
     if (hold_dir(run) < 0) return 0;
     CkptState *now       = &run->at;
     double     before    = now->elapsed_s;
@@ -116,9 +117,8 @@ int train_save(Run *run)
     now->val_hash        = run->val ? run->val->fingerprint : 0;
     now->threads         = run->setup.dev->vt->hints->is_late ? 0 : run->setup.info.n_sm;
     if (run->task->before_save) TRY(run->task->before_save(run->setup.job));
-    if (run->is_best) ckpt_mark_best(run->writer);
+    if (run->best_waits) ckpt_mark_best(run->writer);
     if (ckpt_begin(run->writer, run->setup.job, now) < 0) return -1;
-    run->is_best    = 0;
     now->elapsed_s  = before;
     run->last_saved = run->at.step;
     run->retry_step = INT64_MAX; /* until this one's result is known */

@@ -66,6 +66,7 @@ int train_after_eval(Run *run, double val)
     const RecipeEval *e = &run->r->eval;
     run->last_val       = val;
     run->val_step       = run->at.step;
+    run->best_waits     = 0; /* a best one that could not be saved is gone now */
     if (is_better(run->task, val, run->at.best_val)) {
         run->at.best_val  = val;
         run->at.bad_evals = 0;
