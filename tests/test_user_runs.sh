@@ -288,6 +288,9 @@ fi
 brim train tiny.yaml run=roomy
 [ $rc -eq 0 ] && says 'checkpoints: [0-9.]+ KiB each, at most 4 more, .* free on the disk'
 verdict "one with room is said" $? "$(seen)"
+brim train tiny.yaml run=roomy --fresh
+[ $rc -eq 0 ] && says 'checkpoints: [0-9.]+ KiB each, at most 4 more, '
+verdict "what a fresh start moves aside is no part of it" $? "$(seen)"
 
 # The run loses its checkpoints while it trains.
 brim train tiny.yaml run=loses steps=2

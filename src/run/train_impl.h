@@ -109,9 +109,9 @@ int train_is_trace_edge(const Run *run, int64_t done);
  * negative only when the device cannot be read. */
 int train_save(Run *run);
 
-/* Looks whether checkpoints will fit on the disk; a warning when not all that are kept do. Negative after
- * err_set() when not one fits: rank 0 alone. */
-int train_check_room(const Run *run);
+/* Looks whether checkpoints will fit on the disk; a warning when not all that are kept do. fresh: none is
+ * there yet. Negative after err_set() when not one fits: rank 0 alone. */
+int train_check_room(const Run *run, int fresh);
 
 void train_poll_save(Run *run); /* reports a save that has ended */
 void train_wait_save(Run *run); /* the same after waiting for it */

@@ -221,7 +221,7 @@ int train_open(Run *run, const TrainOptions *opt)
         return 0;
     }
     TRY(check_data(run, opt));
-    if (!run->is_look) TRY(train_check_room(run));
+    if (!run->is_look) TRY(train_check_room(run, opt->fresh));
     TRY(stepper_init(&run->stepper, run->setup.job, (int)r->data.depth));
     if (run->val) TRY(feed_init(&run->val_feed, run->setup.job, 1, MARK_VAL));
     TRY(train_attach(run));

@@ -133,7 +133,7 @@ static int64_t most_checkpoints(const Run *run)
     return c->keep + (c->best && run->val) + (c->keep_every > 0 ? run->r->steps / c->keep_every : 0) + 1;
 }
 
-int train_check_room(const Run *run)
+int train_check_room(const Run *run, int fresh)
 {
     enum { MANY = 4096 };
     struct statvfs fs;
@@ -141,7 +141,7 @@ int train_check_room(const Run *run)
     char           free_text[32], one_text[32], all_text[32];
     double         one = (double)ckpt_size_bytes(run->setup.job);
     if (comm_rank(run->comm) > 0) return 0;
-    int n = ckpt_list(run->dir.checkpoints, step, MANY);
+    int n = fresh ? 0 : ckpt_list(run->dir.checkpoints, step, MANY); /* those of an old run stay beside */
     if (n < 0) return -1;
     if (statvfs(run->dir.checkpoints, &fs) != 0 || fs.f_blocks == 0) return 0; /* it does not say */
     double  room = (double)fs.f_bavail * (double)fs.f_frsize;
