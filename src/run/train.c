@@ -175,7 +175,7 @@ static int take_result(Run *run, StepOut *out)
     m.is_bad       = note_skips(run, out);
     m.overflowed   = note_overflow(run, out);
     for (int k = 0; k < LOSS_SLOTS; k++) m.n_report[k] = step_reports(&run->stepper, step, k);
-    if (!m.is_bad && run->at.step > run->bad_until) run->n_rollback = 0;
+    if (!m.is_bad && run->at.step > run->back.bad_until) run->back.n = 0;
     if (m.is_bad) {
         log_warn("step %lld skipped: %s (loss %g, gradient norm %g); %d updates skipped so far",
                  (long long)run->at.step, metrics_skip_name(out->skip), (double)out->loss,
@@ -201,30 +201,30 @@ static int find_good(Run *run)
 {
     long long at = (long long)run->at.step;
     if (run->at.n_skip >= CKPT_MAX_SKIP) return err_set("rolled back %d times; giving up", run->at.n_skip);
-    int found = train_resume(run, run->n_rollback > 0 ? run->rolled_to : INT64_MAX);
+    int found = train_resume(run, run->back.n > 0 ? run->back.to : INT64_MAX);
     if (found < 0) return -1;
-    if (found == 0 && run->n_rollback == 0) {
+    if (found == 0 && run->back.n == 0) {
         return err_set("%d step%s in a row skipped and there is no checkpoint to go back to", run->n_skip_row,
                        str_plural(run->n_skip_row));
     }
-    if (found == 0 && run->n_rollback >= MAX_ROLLBACKS) {
+    if (found == 0 && run->back.n >= MAX_ROLLBACKS) {
         return err_set("%d step%s in a row skipped once more after %d rollbacks, each past other samples "
                        "and the last to the oldest checkpoint, step %lld: giving up at step %lld "
                        "(what may help: a lower optim.lr; a larger spike_factor or max_skips)",
-                       run->n_skip_row, str_plural(run->n_skip_row), run->n_rollback,
-                       (long long)run->rolled_to, at);
+                       run->n_skip_row, str_plural(run->n_skip_row), run->back.n, (long long)run->back.to,
+                       at);
     }
-    if (run->n_rollback > 0) {
-        log_warn("the same failure after going back to step %lld: %s", (long long)run->rolled_to,
+    if (run->back.n > 0) {
+        log_warn("the same failure after going back to step %lld: %s", (long long)run->back.to,
                  found ? "trying the checkpoint before it"
                        : "there is no older checkpoint, trying other samples");
     }
-    if (found == 0 && train_resume(run, run->rolled_to + 1) <= 0) {
+    if (found == 0 && train_resume(run, run->back.to + 1) <= 0) {
         return err_set("%s: the checkpoint of step %lld is gone", run->dir.checkpoints,
-                       (long long)run->rolled_to);
+                       (long long)run->back.to);
     }
-    run->n_rollback++;
-    run->rolled_to = run->at.step;
+    run->back.n++;
+    run->back.to = run->at.step;
     return 0;
 }
 
@@ -264,11 +264,7 @@ static int load_last_good(Run *run)
     int       n_row  = run->n_skip_row;
     TRY(find_good(run));
     abandon_newer(run);
-    run->at.elapsed_s = before.elapsed_s;
-    run->at.step_s    = before.step_s;
-    run->at.stopped   = before.stopped;
-    memcpy(run->at.skip, before.skip, sizeof before.skip);
-    run->at.n_skip = before.n_skip;
+    TRY(train_keep_learned(run, &before));
     /* What the checkpoint has already used keeps its number: only samples after its cursor can be passed
      * over. */
     int64_t end   = before.next_sample;
@@ -276,16 +272,14 @@ static int load_last_good(Run *run)
     if (end > first) run->at.n_skip = order_skip_add(run->at.skip, run->at.n_skip, first, end - first);
     log_warn("rolled back to step %lld; the %lld samples of the skipped steps are passed over from now on",
              (long long)run->at.step, (long long)(end - first));
-    /* A checkpoint taken on the way out may stand in the middle of a row of skips; the row begins anew. */
-    run->at.device.out.n_skip_row = 0;
-    return job_write_state(run->setup.job, &run->at.device);
+    return 0;
 }
 
 /* Too many skips in a row: back to a good checkpoint, and past the samples that did it. */
 static int roll_back(Run *run)
 {
-    run->in_flux   = 1;
-    run->bad_until = run->at.step;
+    run->in_flux        = 1;
+    run->back.bad_until = run->at.step;
     TRY(run->setup.dev->vt->sync(run->setup.dev));
     train_wait_save(run);
     TRY(load_last_good(run));
@@ -587,12 +581,15 @@ static int has_next(const Run *run)
     return run->at.step < run->begin || (run->at.step >= run->end && run->end < run->r->steps);
 }
 
-/* One stage after the other: each is opened from the checkpoint that the one before left. */
+/* One stage after the other: each is opened from the checkpoint that the one before left, or went back to. */
 static int run_stages(const Task *task, const Recipe *r, const TrainOptions *first)
 {
     TrainOptions opt   = *first;
     int64_t      step  = find_step(r, first);
     Recipe       stage = *r;
+    CkptState    learned;
+    int          goes_back = 0;
+    Rollbacks    back      = { 0 };
     TRY(plan_stages(task, r, step));
     for (;;) {
         TaskStage range = task->stage(r, MIN(step, r->steps - 1), &stage);
@@ -601,12 +598,18 @@ static int run_stages(const Task *task, const Recipe *r, const TrainOptions *fir
                             .begin_s = opt.begin_s,
                             .begin   = range.from,
                             .end     = range.until,
-                            .is_look = opt.is_look };
+                            .is_look = opt.is_look,
+                            .back    = back,
+                            .learned = goes_back ? &learned : NULL };
         TRY(run_rank(&run, &opt));
         if (!has_next(&run)) return 0;
-        step        = run.at.step;
-        opt.fresh   = 0;
-        opt.begin_s = clock_now_s();
+        step              = run.at.step;
+        back              = run.back;
+        goes_back         = step < run.begin;
+        learned           = run.at;
+        learned.elapsed_s = train_elapsed(&run);
+        opt.fresh         = 0;
+        opt.begin_s       = clock_now_s();
     }
 }
 

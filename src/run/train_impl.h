@@ -20,6 +20,13 @@ typedef struct {
     int64_t enough;      /* who looks on has seen enough */
 } Asked;
 
+/* Rollbacks since the last step that was good beyond all bad ones. */
+typedef struct {
+    int     n;         /* see MAX_ROLLBACKS */
+    int64_t to;        /* the step that the last one of them went back to */
+    int64_t bad_until; /* the step that led to it */
+} Rollbacks;
+
 typedef struct {
     const Task   *task;
     const Recipe *r;       /* the caller's, then fixed */
@@ -56,16 +63,16 @@ typedef struct {
     int64_t       retry_step, retry_after; /* when that is, and how many steps it waited for it */
     int           save_due;                /* waits for a step that was not skipped */
     int           is_best;                 /* the last evaluation was the best so far: it is to be saved */
-    int           best_waits;              /* of this rank: the save that is to be named best did not succeed */
+    int           best_waits; /* of this rank: the save that is to be named best did not succeed */
     int64_t       last_saved;
     int           n_skip_row; /* skipped steps in a row, up to the last result */
     int           n_skipped;  /* skipped updates of the run, up to there */
     int           n_overflow; /* and those whose gradient overflowed */
-    int           n_rollback; /* in a row, see MAX_ROLLBACKS */
-    int64_t       rolled_to;  /* the step that the last one of them went back to */
-    int64_t       bad_until;  /* the step that led to the last one */
+    Rollbacks     back;       /* of all stages */
     int           in_flux;    /* 1: the device's state is being replaced and must not be saved */
-    Asked         asked;
+    /* Of the stage that went back to this one: what no checkpoint has. NULL: none did. */
+    const CkptState *learned;
+    Asked            asked;
 } Run;
 
 double train_elapsed(const Run *run);                  /* training seconds over all parts of the run */
@@ -79,6 +86,8 @@ void train_close(Run *run); /* whatever of it is open */
 /* Goes on from the newest good checkpoint of a step below `before`. 1: done; 0: there is none. Rank 0 finds
  * it, the others read the same one. */
 int train_resume(Run *run, int64_t before);
+/* Once a checkpoint was loaded: what was learned after it, about samples and time, stays known. */
+int train_keep_learned(Run *run, const CkptState *later);
 /* Begins log.txt, once it is known that this start belongs to the run. */
 void train_copy_log(Run *run);
 /* Starts reading samples at run->at. */

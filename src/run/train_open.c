@@ -115,6 +115,19 @@ int train_resume(Run *run, int64_t before)
     return (int)got[0];
 }
 
+int train_keep_learned(Run *run, const CkptState *later)
+{
+    CkptState *at = &run->at;
+    at->elapsed_s = later->elapsed_s;
+    at->step_s    = later->step_s;
+    at->stopped   = later->stopped;
+    at->n_skip    = later->n_skip;
+    memcpy(at->skip, later->skip, sizeof at->skip);
+    /* A checkpoint taken on the way out may stand in the middle of a row of skips; the row begins anew. */
+    at->device.out.n_skip_row = 0;
+    return job_write_state(run->setup.job, &at->device);
+}
+
 /* 1: a part of the data has another content than it had; 0 also where that is not known. */
 static int is_other(const Source *s, uint64_t was, int64_t was_size)
 {
@@ -215,6 +228,11 @@ int train_open(Run *run, const TrainOptions *opt)
     if (found < 0) return -1;
     if (found == 0 && run->task->begin) TRY(run->task->begin(run->setup.job));
     run->first_step = run->last_saved = run->queued = run->at.step;
+    if (run->learned) {
+        TRY(train_keep_learned(run, run->learned));
+        run->n_skip_row = 0;
+        run->last_saved = -1; /* no checkpoint has the list of samples to pass over */
+    }
     TRY(train_find_idle(run));
     if (run->idle) { /* the directory stays as it is, but for this */
         clear_leftovers(run);
