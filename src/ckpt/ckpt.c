@@ -206,8 +206,7 @@ static int is_own_file(const char *name)
     for (int k = 0; k < CKPT_FILES; k++) {
         if (strcmp(name, ckpt_file_name[k]) == 0) return 1;
     }
-    return strcmp(name, ckpt_state_name) == 0 || strcmp(name, ckpt_done_name) == 0 ||
-           strstr(name, ckpt_tmp_prefix);
+    return strcmp(name, ckpt_state_name) == 0 || strcmp(name, ckpt_done_name) == 0 || file_is_tmp(name);
 }
 
 /* Files in a checkpoint's folder that Brim did not write: how many; negative after err_set(). A folder that
