@@ -2,6 +2,7 @@
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/folder.h"
 #include "base/str.h"
 
 #include <dirent.h>
@@ -230,14 +231,7 @@ static int sync_folder_of(const char *path)
 {
     char folder[PATH_MAX];
     if (file_folder_of(path, folder, sizeof folder) < 0) return err_set("%s: path too long", path);
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return err_sys("%s", folder);
-    int rc = fault_hit(FAULT_FSYNC) ? -1 : fsync(fd);
-    /* Some network file systems cannot sync a folder and say EINVAL; the rename stands all the same. */
-    if (rc != 0 && errno == EINVAL) rc = 0;
-    if (rc != 0) err_sys("%s: fsync", folder);
-    close(fd);
-    return rc;
+    return folder_sync(folder);
 }
 
 int file_publish(FILE **f, const char *path)
