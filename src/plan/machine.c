@@ -128,10 +128,14 @@ Machine machine_cpu(int threads, size_t mem_bytes)
                       1.0,   50e-6, 0 };
 }
 
+double machine_rate(const Machine *m, MachineUnit unit, int f32)
+{
+    return m->rate[unit] * (f32 && unit != UNIT_FP8 ? m->f32_share : 1.0);
+}
+
 double machine_op_time(const Machine *m, MachineUnit unit, int f32, double flops, double bytes)
 {
-    double memory = bytes / m->rate[UNIT_MEMORY], arithmetic = 0;
-    if (unit != UNIT_MEMORY)
-        arithmetic = flops / (m->rate[unit] * (f32 && unit != UNIT_FP8 ? m->f32_share : 1.0));
+    double memory     = bytes / m->rate[UNIT_MEMORY];
+    double arithmetic = unit == UNIT_MEMORY ? 0 : flops / machine_rate(m, unit, f32);
     return MAX(memory, arithmetic) + m->op_s;
 }

@@ -27,8 +27,7 @@ static void add_cost(void *ctx, const ScheduleRow *row, double times)
         c->flops += times * flops;
         c->bytes += times * bytes;
         c->bytes_s += times * bytes / m->rate[UNIT_MEMORY];
-        if (flops > 0)
-            c->flops_s += times * flops / (m->rate[unit] * (f32 && unit != UNIT_FP8 ? m->f32_share : 1.0));
+        if (flops > 0) c->flops_s += times * flops / machine_rate(m, unit, f32);
         c->step_s += times * machine_op_time(m, unit, f32, flops, bytes);
     }
 }
