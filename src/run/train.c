@@ -94,12 +94,11 @@ static int evaluate(Run *run, int *stop)
     } else {
         log_warn("step %lld: validation %s is not finite", (long long)run->at.step, t->metric[t->best].name);
     }
-    if (run->at.step == run->first_step) run->first_val = val;
     *stop |= train_after_eval(run, val);
     watch_rest(run, 1);
     watchdog_note(&run->watchdog, "step", run->at.step + 1);
-    run->last_s = clock_now_s();
-    run->eval_s += run->last_s - begin_s;
+    run->pace.last_s = clock_now_s();
+    run->pace.eval_s += run->pace.last_s - begin_s;
     return 0;
 }
 
@@ -114,8 +113,8 @@ static int evaluate_missing(Run *run, int *stop)
     if (comm_rank(run->comm) == 0 && missing) missing = !rundir_has_eval(&run->dir, step);
     TRY(comm_broadcast(run->comm, &missing, sizeof missing));
     if (missing) TRY(evaluate(run, stop));
-    if (*stop) run->last_saved = -1;        /* the checkpoint of this step does not know why it is the last */
-    if (run->is_best) TRY(train_save(run)); /* nor that it is the best */
+    if (*stop) run->save.last = -1; /* the checkpoint of this step does not know why it is the last */
+    if (run->save.is_best) TRY(train_save(run)); /* nor that it is the best */
     return 0;
 }
 
@@ -125,9 +124,9 @@ static int evaluate_missing(Run *run, int *stop)
  * itself ended early are no failure. */
 static int note_skips(Run *run, const StepOut *out)
 {
-    int is_bad      = out->n_skipped > run->n_skipped;
-    run->n_skipped  = out->n_skipped;
-    run->n_skip_row = is_bad ? run->n_skip_row + 1 : 0;
+    int is_bad          = out->n_skipped > run->skips.n_update;
+    run->skips.n_update = out->n_skipped;
+    run->skips.n_row    = is_bad ? run->skips.n_row + 1 : 0;
     return is_bad;
 }
 
@@ -135,8 +134,8 @@ static int note_skips(Run *run, const StepOut *out)
  * failure. */
 static int note_overflow(Run *run, const StepOut *out)
 {
-    int overflowed  = out->n_overflow > run->n_overflow;
-    run->n_overflow = out->n_overflow;
+    int overflowed        = out->n_overflow > run->skips.n_overflow;
+    run->skips.n_overflow = out->n_overflow;
     if (overflowed)
         log_info("step %lld: the gradient overflowed; its update is skipped, the loss scale is %g now",
                  (long long)run->at.step, ldexp(1, out->scale_exp));
@@ -147,7 +146,7 @@ static int note_overflow(Run *run, const StepOut *out)
 static double mfu_now(const Run *run)
 {
     double peak = run->setup.machine.peak_flops * comm_world(run->comm);
-    return peak > 0 ? run->step_flops / run->step_s / peak : NAN;
+    return peak > 0 ? run->step_flops / run->pace.step_s / peak : NAN;
 }
 
 /* Reads the result of one finished step. */
@@ -156,8 +155,8 @@ static int take_result(Run *run, StepOut *out)
     Job    *j    = run->setup.job;
     int64_t step = run->at.step;
     TRY(step_result(&run->stepper, step, out));
-    double now = step_done_s(&run->stepper, step), dt = now - run->last_s;
-    run->last_s = now;
+    double now = step_done_s(&run->stepper, step), dt = now - run->pace.last_s;
+    run->pace.last_s = now;
     train_note_pace(run, dt);
     run->at.step++;
     watchdog_note(&run->watchdog, "step", run->at.step + 1);
@@ -168,7 +167,7 @@ static int take_result(Run *run, StepOut *out)
                       .lr          = run->lr[step % STEP_RING],
                       .time_s      = train_elapsed_at(run, now),
                       .data_wait_s = stats.waited_s };
-    m.per_s       = (double)job_units_per_step(j) / run->step_s;
+    m.per_s       = (double)job_units_per_step(j) / run->pace.step_s;
     m.mfu         = mfu_now(run);
     if (step == run->first_step) run->first_loss = out->loss;
     run->last_loss = out->loss;
@@ -182,7 +181,9 @@ static int take_result(Run *run, StepOut *out)
                  (double)out->grad_norm, out->n_skipped);
     }
     const Watcher *w     = &run->metrics.watcher;
-    WatcherStep    times = { run->at.step, now, stats.fill_s, run->eval_s, run->save_s, stats.n_thread };
+    WatcherStep    times = {
+           run->at.step, now, stats.fill_s, run->pace.eval_s, run->pace.save_s, stats.n_thread
+    };
     if (w->step) w->step(w->self, &times);
     if (run->at.step % run->r->log_every == 0 || m.is_bad || m.overflowed || run->at.step == run->r->steps) {
         if (run->task->numbers) m.n_number = run->task->numbers(j, m.number);
@@ -190,7 +191,8 @@ static int take_result(Run *run, StepOut *out)
         metrics_step(&run->metrics, run->task, &m, out);
     }
     /* The first step of a start takes longer than the others will. */
-    progress_update(&run->progress, run->at.step, out->loss, m.per_s, run->n_timed > 1 ? run->step_s : NAN);
+    progress_update(&run->progress, run->at.step, out->loss, m.per_s,
+                    run->pace.n_step > 1 ? run->pace.step_s : NAN);
     return 0;
 }
 
@@ -204,14 +206,14 @@ static int find_good(Run *run)
     int found = train_resume(run, run->back.n > 0 ? run->back.to : INT64_MAX);
     if (found < 0) return -1;
     if (found == 0 && run->back.n == 0) {
-        return err_set("%d step%s in a row skipped and there is no checkpoint to go back to", run->n_skip_row,
-                       str_plural(run->n_skip_row));
+        return err_set("%d step%s in a row skipped and there is no checkpoint to go back to",
+                       run->skips.n_row, str_plural(run->skips.n_row));
     }
     if (found == 0 && run->back.n >= MAX_ROLLBACKS) {
         return err_set("%d step%s in a row skipped once more after %d rollbacks, each past other samples "
                        "and the last to the oldest checkpoint, step %lld: giving up at step %lld "
                        "(what may help: a lower optim.lr; a larger spike_factor or max_skips)",
-                       run->n_skip_row, str_plural(run->n_skip_row), run->back.n, (long long)run->back.to,
+                       run->skips.n_row, str_plural(run->skips.n_row), run->back.n, (long long)run->back.to,
                        at);
     }
     if (run->back.n > 0) {
@@ -245,7 +247,7 @@ static void trim_metrics(Run *run)
  * them. */
 static void abandon_newer(Run *run)
 {
-    if (!run->writer) return;
+    if (!run->save.writer) return;
     int n = ckpt_abandon(run->dir.checkpoints, run->at.step);
     if (n > 0) {
         log_warn("%d newer checkpoint%s in %s: abandoned-*", n, n > 1 ? "s are" : " is",
@@ -261,7 +263,7 @@ static void abandon_newer(Run *run)
 static int load_last_good(Run *run)
 {
     CkptState before = run->at; /* its skip list may be newer than the checkpoint's */
-    int       n_row  = run->n_skip_row;
+    int       n_row  = run->skips.n_row;
     TRY(find_good(run));
     abandon_newer(run);
     TRY(train_keep_learned(run, &before));
@@ -284,11 +286,11 @@ static int roll_back(Run *run)
     train_wait_save(run);
     TRY(load_last_good(run));
     trim_metrics(run);
-    run->queued     = run->at.step;
-    run->last_saved = -1; /* no checkpoint has the list of samples to pass over */
-    run->val_step   = -1;
-    run->n_skip_row = run->save_due = 0;
-    run->is_best = run->best_waits = 0; /* what was evaluated is given up */
+    run->queued         = run->at.step;
+    run->save.last      = -1; /* no checkpoint has the list of samples to pass over */
+    run->last_eval.step = -1;
+    run->skips.n_row = run->save.is_due = 0;
+    run->save.is_best = run->save.best_waits = 0; /* what was evaluated is given up */
     TRY(train_attach(run));
     run->in_flux = 0;
     return 0;
@@ -308,7 +310,7 @@ static int ask_ranks(Run *run)
 {
     const Watcher *w = &run->metrics.watcher;
     run->asked       = (Asked){ .signal      = signals_pending(),
-                                .retry_save  = run->save_failed && run->at.step >= run->retry_step,
+                                .retry_save  = run->save.has_failed && run->at.step >= run->save.retry_step,
                                 .over_budget = train_over_budget(run),
                                 .enough      = w->enough && w->enough(w->self) };
     return comm_max_i64(run->comm, (int64_t *)&run->asked, sizeof run->asked / sizeof(int64_t));
@@ -319,15 +321,15 @@ static int at_boundary(Run *run, int *stop)
 {
     const Recipe *r = run->r;
     if (due(run->at.step, r->eval.every)) TRY(evaluate(run, stop));
-    run->save_due |= due(run->at.step, r->checkpoint.every) || run->asked.retry_save || run->is_best;
+    run->save.is_due |= due(run->at.step, r->checkpoint.every) || run->asked.retry_save || run->save.is_best;
     /* Amid skipped steps the weights may be what is wrong; a good step must come first. The checkpoint of the
      * last step waits for the last evaluation. */
-    if (run->save_due && run->n_skip_row == 0 && run->at.step < run->end && !train_is_broken(run) &&
+    if (run->save.is_due && run->skips.n_row == 0 && run->at.step < run->end && !train_is_broken(run) &&
         !run->is_look) {
-        double begin_s = clock_now_s();
-        run->save_due  = 0;
+        double begin_s   = clock_now_s();
+        run->save.is_due = 0;
         TRY(train_save(run));
-        run->save_s += clock_now_s() - begin_s;
+        run->pace.save_s += clock_now_s() - begin_s;
     }
     if (train_is_trace_edge(run, run->at.step)) watch_rest(run, 0);
     if (run->asked.over_budget) {
@@ -341,7 +343,7 @@ static int at_boundary(Run *run, int *stop)
 static int is_boundary(const Run *run, int64_t done)
 {
     const Recipe *r = run->r;
-    return due(done, r->eval.every) || due(done, r->checkpoint.every) || run->save_due ||
+    return due(done, r->eval.every) || due(done, r->checkpoint.every) || run->save.is_due ||
            run->asked.retry_save || run->asked.signal || done >= run->end || run->asked.over_budget ||
            run->asked.enough || train_is_trace_edge(run, done);
 }
@@ -356,7 +358,7 @@ static int fill_queue(Run *run)
     int ahead = job_has_host_rows(run->setup.job) || run->task->numbers ? 1 : 2;
     while (run->queued < run->end && run->queued - run->at.step < ahead &&
            (run->queued == run->at.step || !is_boundary(run, run->queued))) {
-        int is_saved = run->queued == run->at.step && run->last_saved == run->at.step && !run->save_failed;
+        int is_saved = run->queued == run->at.step && run->save.last == run->at.step && !run->save.has_failed;
         run->setup.job->may_leave =
             is_saved && !run->comm && run->r->budget_s == 0; /* time must be counted */
         int rc = queue_step(run, run->queued);
@@ -382,7 +384,7 @@ static int train_loop(Run *run, int stop)
         TRY(take_result(run, &out));
         train_poll_save(run);
         TRY(ask_ranks(run));
-        if (run->r->max_skips > 0 && run->n_skip_row >= run->r->max_skips) {
+        if (run->r->max_skips > 0 && run->skips.n_row >= run->r->max_skips) {
             TRY(roll_back(run));
             if (run->at.step < run->begin) return 0; /* of a stage before */
             continue;
@@ -403,15 +405,15 @@ static void save_what_is(Run *run)
 {
     char    why[1024];
     StepOut out;
-    if (run->is_over || run->in_flux || (run->comm ? !run->stepper.data_failed : !run->writer)) return;
+    if (run->is_over || run->in_flux || (run->comm ? !run->stepper.data_failed : !run->save.writer)) return;
     str_copy(why, sizeof why, err_get());
     err_clear();
     run->is_over = 1;
     int rc       = 0;
     while (rc == 0 && run->at.step < run->queued) rc = take_result(run, &out);
     train_wait_save(run);
-    int whole = run->n_skip_row == 0 && !run->stepper.is_mixed;
-    if (rc == 0 && whole && run->at.step > run->last_saved) rc = train_save(run);
+    int whole = run->skips.n_row == 0 && !run->stepper.is_mixed;
+    if (rc == 0 && whole && run->at.step > run->save.last) rc = train_save(run);
     train_wait_save(run);
     err_clear();
     comm_barrier(run->comm);
@@ -434,7 +436,7 @@ static int finish(Run *run)
     char        t[32], all[48] = "", can[32], takes[32], data[256];
     loader_stats(run->stepper.feed.loader, &stats);
     int64_t done    = run->at.step - run->first_step;
-    double  rate    = (double)job_units_per_step(run->setup.job) / run->step_s,
+    double  rate    = (double)job_units_per_step(run->setup.job) / run->pace.step_s,
            headroom = loader_headroom(&stats);
     if (run->first_step > 0) snprintf(all, sizeof all, " (%lld in all)", (long long)run->at.step);
     log_info("%lld step%s%s done in %s; loss %.4f -> %.4f", (long long)done, str_plural(done), all,
@@ -489,7 +491,7 @@ static int run_to_end(Run *run, const TrainOptions *opt)
     watch_begin(run, opt);
     watchdog_begin(&run->watchdog, run->r->watchdog_s);
     watchdog_note(&run->watchdog, "step", run->at.step + 1);
-    run->last_s = clock_now_s();
+    run->pace.last_s = clock_now_s();
     TRY(evaluate_missing(run, &stop));
     char rate[48];
     snprintf(rate, sizeof rate, "%s/s", run->task->unit);

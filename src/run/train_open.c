@@ -106,9 +106,9 @@ int train_resume(Run *run, int64_t before)
     }
     if (got[0] > 0 && run->task->after_load) TRY(run->task->after_load(j));
     if (got[0] > 0) {
-        run->n_skipped  = run->at.device.out.n_skipped;
-        run->n_overflow = run->at.device.out.n_overflow;
-        run->n_skip_row =
+        run->skips.n_update   = run->at.device.out.n_skipped;
+        run->skips.n_overflow = run->at.device.out.n_overflow;
+        run->skips.n_row =
             run->at.device.out.n_skip_row; /* in updates: with several a step, more than there were */
         log_info("resuming after step %lld%s%s", (long long)run->at.step, note[0] ? ": " : "", note);
     }
@@ -191,7 +191,7 @@ static int open_files(Run *run, int fresh)
     TRY(rundir_trim(run->dir.metrics, run->at.step > 0 ? run->at.step + 1 : 0));
     if (run->at.step < run->r->steps) TRY(train_write_texts(run)); /* else it is only evaluated */
     TRY(metrics_open(&run->metrics, run->dir.metrics));
-    return ckpt_writer_create(&run->writer, run->setup.job, run->dir.checkpoints);
+    return ckpt_writer_create(&run->save.writer, run->setup.job, run->dir.checkpoints);
 }
 
 /* All that is left to do for a run that was killed in the removal after its last save. A disk that refuses is
@@ -227,11 +227,11 @@ int train_open(Run *run, const TrainOptions *opt)
     int found  = opt->fresh ? 0 : train_resume(run, INT64_MAX);
     if (found < 0) return -1;
     if (found == 0 && run->task->begin) TRY(run->task->begin(run->setup.job));
-    run->first_step = run->last_saved = run->queued = run->at.step;
+    run->first_step = run->save.last = run->queued = run->at.step;
     if (run->learned) {
         TRY(train_keep_learned(run, run->learned));
-        run->n_skip_row = 0;
-        run->last_saved = -1; /* no checkpoint has the list of samples to pass over */
+        run->skips.n_row = 0;
+        run->save.last   = -1; /* no checkpoint has the list of samples to pass over */
     }
     TRY(train_find_idle(run));
     if (run->idle) { /* the directory stays as it is, but for this */
@@ -248,7 +248,7 @@ int train_open(Run *run, const TrainOptions *opt)
 
 void train_close(Run *run)
 {
-    ckpt_writer_destroy(run->writer);
+    ckpt_writer_destroy(run->save.writer);
     if (run->setup.dev) {
         stepper_deinit(&run->stepper); /* waits */
         feed_deinit(&run->val_feed);
