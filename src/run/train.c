@@ -292,7 +292,8 @@ static int roll_back(Run *run)
     run->skips.n_row = run->save.is_due = 0;
     run->save.is_best = run->save.best_waits = 0; /* what was evaluated is given up */
     TRY(train_attach(run));
-    run->in_flux = 0;
+    run->in_flux     = 0;
+    run->pace.last_s = clock_now_s(); /* going back is no part of a step */
     return 0;
 }
 
