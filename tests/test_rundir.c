@@ -78,15 +78,10 @@ static int count_entries(const char *folder)
 static void makes_and_names(void **state)
 {
     RunDir d;
-    char   path[64];
     assert_int_equal(rundir_open(&d, "a"), 0);
     assert_int_equal(file_kind(d.checkpoints), FILE_FOLDER);
     assert_non_null(strstr(d.metrics, "/a/metrics.jsonl"));
     assert_non_null(strstr(d.recipe, "/a/recipe.yaml"));
-    assert_int_equal(rundir_path(&d, "x", path, sizeof path), 0);
-    assert_non_null(strstr(path, "/a/x"));
-    assert_int_equal(rundir_path(&d, "x", path, 5), -1);
-    err_clear();
     assert_int_equal(file_kind(d.lock), FILE_REGULAR);
     rundir_close(&d);
     assert_int_equal(file_kind(d.lock), FILE_NONE);
