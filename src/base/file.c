@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/folder.h"
+#include "base/mem.h"
 #include "base/str.h"
 
 #include <dirent.h>
@@ -78,7 +79,7 @@ int file_read_all(const char *path, size_t max_bytes, char **data, size_t *size_
         err_set("%s: larger than %zu bytes", path, max_bytes);
         goto out;
     }
-    buf = fault_hit(FAULT_MALLOC) ? NULL : (char *)malloc(cap + 1);
+    buf = mem_alloc(cap + 1);
     if (!buf) {
         err_sys("%s: memory for %zu bytes", path, cap);
         goto out;
