@@ -422,15 +422,30 @@ static void save_what_is(Run *run)
     err_set("%s", why);
 }
 
+/* 1: the run goes on with another stage. */
+static int has_next(const Run *run)
+{
+    if (run->idle || run->is_look || run->asked.signal || run->asked.over_budget ||
+        run->at.stopped != CKPT_STOP_NONE)
+        return 0;
+    return run->at.step < run->begin || (run->at.step >= run->end && run->end < run->r->steps);
+}
+
+static int save_last(Run *run)
+{
+    if (!has_next(run)) signals_hush(); /* no step comes that a signal could end */
+    return train_save_last(run);
+}
+
 /* The last line is about this start, whatever the run had done before it. */
 static int finish(Run *run)
 {
     int ignored = 0;
     progress_end(&run->progress);
     if (run->at.step == run->first_step && run->at.step >= run->r->steps)
-        return train_save_last(run); /* only evaluated: it may have been the best */
+        return save_last(run); /* only evaluated: it may have been the best */
     if (!due(run->at.step, run->r->eval.every) && !run->asked.signal) TRY(evaluate(run, &ignored));
-    TRY(train_save_last(run));
+    TRY(save_last(run));
     if (run->at.step <= run->first_step) return 0;
     if (run->task->summary) run->task->summary(run->setup.job, mfu_now(run));
     LoaderStats stats;
@@ -573,15 +588,6 @@ static int plan_stages(const Task *task, const Recipe *r, int64_t step)
         TRY(rc);
     }
     return 0;
-}
-
-/* 1: the run goes on with another stage. */
-static int has_next(const Run *run)
-{
-    if (run->idle || run->is_look || run->asked.signal || run->asked.over_budget ||
-        run->at.stopped != CKPT_STOP_NONE)
-        return 0;
-    return run->at.step < run->begin || (run->at.step >= run->end && run->end < run->r->steps);
 }
 
 /* One stage after the other: each is opened from the checkpoint that the one before left, or went back to. */

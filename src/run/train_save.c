@@ -208,7 +208,6 @@ int train_save_last(Run *run)
     int    n_signal = signals_count();
     run->is_over    = 1;
     watchdog_end(&run->watchdog);
-    signals_hush(); /* no step comes that a signal could end */
     train_wait_save(run);
     if (train_is_broken(run)) return end_broken(run);
     while (run->save.last != run->at.step || run->save.has_failed) {
