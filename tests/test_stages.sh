@@ -87,6 +87,14 @@ unset BRIM_FAULT
 verdict "a rollback into an earlier stage keeps what is known of bad steps" $? \
     "exit code $rc: $(grep -oE 'rolled back to step [0-9]+' back.log | xargs)" \
     "$(grep -o '"skip": [^a-z]*' runs/back/checkpoints/step-00000012/state.json)"
+# The signal comes in the step that leads back.
+BRIM_FAULT=nan:7-10 "$brim" train clips.yaml run=left max_skips=2 step_samples=768 \
+    >left.log 2>&1 </dev/null & pid=$!
+for _ in $(seq 1000); do grep -q 'rolled back to step 6' left.log && break; sleep 0.01; done
+sleep 0.1; kill -TERM $pid; wait $pid; rc=$?
+[ $rc -eq 0 ] && grep -q 'rolled back to step 4' left.log && grep -q 'SIGTERM received' left.log &&
+    grep -q '"skip": \[\[' "$(ls -d runs/left/checkpoints/step-* | tail -n 1)/state.json"
+verdict "also when a signal ends the run just then" $? "exit code $rc: $(tail -n 4 left.log)"
 BRIM_SLOW=sleep:3000 "$brim" train clips.yaml run=asked steps=60 'stages=[2:16x8]' \
     >asked.log 2>&1 </dev/null & pid=$!
 for _ in $(seq 400); do [ -e runs/asked/checkpoints/step-00000004 ] && break; sleep 0.05; done

@@ -422,13 +422,14 @@ static void save_what_is(Run *run)
     err_set("%s", why);
 }
 
-/* 1: the run goes on with another stage. */
+/* 1: the run goes on with another stage. An earlier one is opened whatever is asked: the samples to pass over
+ * are saved there. */
 static int has_next(const Run *run)
 {
-    if (run->idle || run->is_look || run->asked.signal || run->asked.over_budget ||
-        run->at.stopped != CKPT_STOP_NONE)
-        return 0;
-    return run->at.step < run->begin || (run->at.step >= run->end && run->end < run->r->steps);
+    if (run->idle || run->is_look) return 0;
+    if (run->at.step < run->begin) return 1;
+    if (run->asked.signal || run->asked.over_budget || run->at.stopped != CKPT_STOP_NONE) return 0;
+    return run->at.step >= run->end && run->end < run->r->steps;
 }
 
 static int save_last(Run *run)
