@@ -718,6 +718,26 @@ static void weights_load_without_optimizer(void **state)
     ckpt_writer_destroy(w);
 }
 
+/* Another checkpoint will have the step of the best one: it must not have its name. */
+static void abandoned_best_has_no_name(void **state)
+{
+    Rig        *rig = (Rig *)*state;
+    CkptWriter *w   = make_writer(rig);
+    for (int64_t step = 4; step <= 8; step += 4) {
+        ckpt_mark_best(w);
+        assert_int_equal(save(w, rig->b, step), 1);
+        assert_int_equal(ckpt_best(rig->dir), step);
+    }
+    assert_int_equal(ckpt_abandon(rig->dir, 8), 0);
+    assert_int_equal(ckpt_best(rig->dir), 8);
+    assert_int_equal(ckpt_abandon(rig->dir, 4), 1);
+    assert_int_equal(ckpt_best(rig->dir), -1);
+    ckpt_mark_best(w);
+    assert_int_equal(save(w, rig->b, 6), 1);
+    assert_int_equal(ckpt_best(rig->dir), 6);
+    ckpt_writer_destroy(w);
+}
+
 /* ---- Failures ------------------------------------------------------------------------------------------ */
 
 /* Every checkpoint that is there is whole, and nothing else is there. */
@@ -837,6 +857,7 @@ int main(void)
         CASE(keeps_newest_and_multiples),
         CASE(damaged_ones_do_not_count),
         CASE(foreign_files_stay),
+        CASE(abandoned_best_has_no_name),
         CASE(leftovers_are_removed),
         CASE(damage_falls_back),
         CASE(damage_names_the_tensor),

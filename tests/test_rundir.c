@@ -78,15 +78,10 @@ static int count_entries(const char *folder)
 static void makes_and_names(void **state)
 {
     RunDir d;
-    char   path[64];
     assert_int_equal(rundir_open(&d, "a"), 0);
     assert_int_equal(file_kind(d.checkpoints), FILE_FOLDER);
     assert_non_null(strstr(d.metrics, "/a/metrics.jsonl"));
     assert_non_null(strstr(d.recipe, "/a/recipe.yaml"));
-    assert_int_equal(rundir_path(&d, "x", path, sizeof path), 0);
-    assert_non_null(strstr(path, "/a/x"));
-    assert_int_equal(rundir_path(&d, "x", path, 5), -1);
-    err_clear();
     assert_int_equal(file_kind(d.lock), FILE_REGULAR);
     rundir_close(&d);
     assert_int_equal(file_kind(d.lock), FILE_NONE);
@@ -390,7 +385,8 @@ static void failed_trim_changes_nothing(void **state)
             assert_int_equal(count_entries(d.path), entries);
             if (rc == 4) break;
             assert_int_equal(rc, -1);
-            if (op[k] != FAULT_FSYNC) expect_text(d.metrics, lines);
+            int renamed = (op[k] == FAULT_FSYNC && n == 2) || (op[k] == FAULT_OPEN && n == 3);
+            if (!renamed) expect_text(d.metrics, lines); /* else only the folder could not be synced */
             err_clear();
         }
         assert_true(n > 1);
@@ -468,7 +464,7 @@ static void usr_term(void)
 
 static void hushed(void)
 {
-    signals_hush(1);
+    signals_hush();
     two_signals(SIGTERM, SIGUSR1);
 }
 

@@ -84,6 +84,30 @@ timeout -k 5 100 "$brim" train clips.yaml run=again steps=8 >again.log 2>&1 </de
 timeout -k 5 100 "$brim" train clips.yaml run=again >again.log 2>&1 </dev/null
 cmp runs/{clips,again}/checkpoints/step-00000012/model.safetensors
 verdict "left in the second stage and gone on: the same bits" $? "$(tail -n 2 again.log)"
+# Bad steps in the second stage, twice, and then in the first one, which the run goes back to.
+export BRIM_FAULT=nan:7-12
+timeout -k 5 100 "$brim" train clips.yaml run=back max_skips=2 >back.log 2>&1 </dev/null; rc=$?
+unset BRIM_FAULT
+[ $rc -eq 0 ] && [ "$(grep -oE 'rolled back to step [0-9]+' back.log | tr -dc '0-9\n' | xargs)" = "6 4 2" ] &&
+    grep -q '"skip": \[\[128, 64\], \[192, 64\], \[256, 64\]\]' \
+        runs/back/checkpoints/step-00000012/state.json
+verdict "a rollback into an earlier stage keeps what is known of bad steps" $? \
+    "exit code $rc: $(grep -oE 'rolled back to step [0-9]+' back.log | xargs)" \
+    "$(grep -o '"skip": [^a-z]*' runs/back/checkpoints/step-00000012/state.json)"
+# The signal comes in the step that leads back.
+BRIM_FAULT=nan:7-10 "$brim" train clips.yaml run=left max_skips=2 step_samples=768 \
+    >left.log 2>&1 </dev/null & pid=$!
+for _ in $(seq 1000); do grep -q 'rolled back to step 6' left.log && break; sleep 0.01; done
+sleep 0.1; kill -TERM $pid; wait $pid; rc=$?
+[ $rc -eq 0 ] && grep -q 'rolled back to step 4' left.log && grep -q 'SIGTERM received' left.log &&
+    grep -q '"skip": \[\[' "$(ls -d runs/left/checkpoints/step-* | tail -n 1)/state.json"
+verdict "also when a signal ends the run just then" $? "exit code $rc: $(tail -n 4 left.log)"
+BRIM_SLOW=sleep:3000 "$brim" train clips.yaml run=asked steps=60 'stages=[2:16x8]' \
+    >asked.log 2>&1 </dev/null & pid=$!
+for _ in $(seq 400); do [ -e runs/asked/checkpoints/step-00000004 ] && break; sleep 0.05; done
+kill -INT $pid; wait $pid; rc=$?
+[ $rc -eq 0 ] && [ "$(grep -c 'stopping after this step; Ctrl-C' asked.log)" -eq 1 ]
+verdict "a signal is answered in every stage" $? "exit code $rc: $(tail -n 4 asked.log)"
 videos=/usr/share/doc/opencv-doc/examples/data
 if [ "${STAGES_LONG:-}" ] && [ -r $videos/vtest.avi ]; then
     for v in Megamind tree vtest; do mkdir -p "v/$v"; ln -s "$videos/$v.avi" "v/$v/"; done

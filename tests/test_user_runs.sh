@@ -195,6 +195,31 @@ for wrong in "best 7:there is no checkpoint of step 7 .the newest is 16" \
     done
 done
 
+# A save that fails once is still named: after the last step, and where only the evaluation was missing.
+BRIM_FAULT=fsync:12 brim train tiny.yaml run=retried checkpoint.every=0
+[ $rc -eq 0 ] && says 'CHECKPOINT NOT SAVED' &&
+    [ "$(readlink runs/retried/checkpoints/best)" = step-00000012 ]
+verdict "a save that is tried again is named best, too" $? "$(seen) $(ls runs/retried/checkpoints | xargs)"
+BRIM_FAULT=nan:13+ brim train tiny.yaml run=late steps=24 checkpoint.every=12 max_skips=2
+BRIM_FAULT=fsync:12 brim train tiny.yaml run=late
+[ $rc -eq 0 ] && says 'step 12: validation' && says 'CHECKPOINT NOT SAVED' &&
+    [ "$(readlink runs/late/checkpoints/best)" = step-00000012 ]
+verdict "also when there was nothing to do but evaluate" $? "$(seen) $(ls runs/late/checkpoints | xargs)"
+
+# Step 10 is skipped, so its evaluation, the best so far, is not saved yet when the run goes back.
+BRIM_SLOW=sleep:30000 BRIM_FAULT=nan:10-13 "$brim" train tiny.yaml run=back steps=40 max_skips=2 \
+    eval.every=10 checkpoint.every=4 >said 2>&1 </dev/null & pid=$!
+for ((i = 0; i < 1000; i++)); do
+    says 'rolled back to step 4' && [ -e runs/back/checkpoints/step-00000008 ] && break
+    kill -0 $pid 2>/dev/null || break
+    sleep 0.02
+done
+kill -TERM $pid; wait $pid; rc=$?
+best=$(readlink runs/back/checkpoints/best)
+[ $rc -eq 0 ] && says 'rolled back to step 4' &&
+    { [ -z "$best" ] || grep -q "\"step\": $((10#${best#step-})), \"val_" runs/back/metrics.jsonl; }
+verdict "after a rollback no step is named best that was not evaluated" $? "$best: $(seen)"
+
 # ---- a signal in an evaluation -----------------------------------------------------------------------------
 
 for ((i = 0; i < 100; i++)); do cat text.txt; done >huge.txt
@@ -263,6 +288,9 @@ fi
 brim train tiny.yaml run=roomy
 [ $rc -eq 0 ] && says 'checkpoints: [0-9.]+ KiB each, at most 4 more, .* free on the disk'
 verdict "one with room is said" $? "$(seen)"
+brim train tiny.yaml run=roomy --fresh
+[ $rc -eq 0 ] && says 'checkpoints: [0-9.]+ KiB each, at most 4 more, '
+verdict "what a fresh start moves aside is no part of it" $? "$(seen)"
 
 # The run loses its checkpoints while it trains.
 brim train tiny.yaml run=loses steps=2

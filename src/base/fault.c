@@ -2,6 +2,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "base/str.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -65,15 +66,22 @@ static const char *fault_read_item(const char *text)
     return NULL;
 }
 
+/* " malloc open ..." */
+static const char *fault_names(char *buf, size_t n)
+{
+    buf[0] = '\0';
+    for (int i = 0; i < FAULT_COUNT; i++) str_append(buf, n, " %s", fault_table[i].name);
+    return buf;
+}
+
 static void fault_read_environment(void)
 {
+    char        names[128];
     const char *text = getenv("BRIM_FAULT"), *at = text;
     while (at && *at) {
         at = fault_read_item(at);
-        CHECK(at,
-              "BRIM_FAULT=%s is not a list of \"op:n\" with op one of malloc open read write fsync rename "
-              "mmap thread nan spike device",
-              text);
+        CHECK(at, "BRIM_FAULT=%s is not a list of \"op:n\" with op one of%s", text,
+              fault_names(names, sizeof names));
         if (*at == ',') at++;
     }
 }

@@ -2,6 +2,8 @@
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/folder.h"
+#include "base/mem.h"
 #include "base/str.h"
 
 #include <dirent.h>
@@ -77,7 +79,7 @@ int file_read_all(const char *path, size_t max_bytes, char **data, size_t *size_
         err_set("%s: larger than %zu bytes", path, max_bytes);
         goto out;
     }
-    buf = fault_hit(FAULT_MALLOC) ? NULL : (char *)malloc(cap + 1);
+    buf = mem_alloc(cap + 1);
     if (!buf) {
         err_sys("%s: memory for %zu bytes", path, cap);
         goto out;
@@ -180,16 +182,36 @@ FILE *file_create_tmp(const char *path)
     return f;
 }
 
+/* Where NAME ends in "NAME.tmp-PID-N"; NULL for a path that file_create_tmp() does not give. */
+static char *find_mark(char *path)
+{
+    static const char digits[] = "0123456789";
+    char             *mark     = NULL;
+    for (char *p = path; (p = strstr(p, tmp_mark)); p++) mark = p;
+    if (!mark) return NULL;
+    const char *pid = mark + strlen(tmp_mark), *dash = pid + strspn(pid, digits);
+    if (dash == pid || *dash != '-' || !dash[1]) return NULL;
+    return dash[1 + strspn(dash + 1, digits)] == '\0' ? mark : NULL;
+}
+
+int file_is_tmp(const char *name)
+{
+    char copy[PATH_MAX];
+    return str_copy(copy, sizeof copy, name) == 0 && find_mark(copy);
+}
+
 /* The temporary file's present name. The kernel knows it, so no table of open files is needed. */
 static int tmp_name(FILE *f, char *buf, size_t n)
 {
-    char    link[64];
-    ssize_t len;
+    static const char gone[] = " (deleted)"; /* what the kernel appends once somebody removed the file */
+    char              link[64];
+    ssize_t           len;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fileno(f));
     len = readlink(link, buf, n - 1);
     if (len < 0) return -1;
     buf[len] = '\0';
-    return strstr(buf, tmp_mark) ? 0 : -1; /* never touch a file that is not a temporary one */
+    if (str_ends_with(buf, gone)) buf[(size_t)len - strlen(gone)] = '\0';
+    return find_mark(buf) ? 0 : -1; /* never touch a file that is not a temporary one */
 }
 
 int file_write(FILE *f, const void *data, size_t size_bytes)
@@ -198,24 +220,19 @@ int file_write(FILE *f, const void *data, size_t size_bytes)
     if (!fault_hit(FAULT_WRITE) && fwrite(data, 1, size_bytes, f) == size_bytes) return 0;
     int cause = errno;
     if (tmp_name(f, name, sizeof name) < 0) str_copy(name, sizeof name, "a file");
-    char *mark = strstr(name, tmp_mark);
+    char *mark = find_mark(name);
     if (mark) *mark = '\0'; /* the name that the file would have got */
     errno = cause;
-    return err_sys("%s: write", name);
+    err_sys("%s: write", name);
+    errno = cause;
+    return -1;
 }
 
 static int sync_folder_of(const char *path)
 {
     char folder[PATH_MAX];
     if (file_folder_of(path, folder, sizeof folder) < 0) return err_set("%s: path too long", path);
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return err_sys("%s", folder);
-    int rc = fault_hit(FAULT_FSYNC) ? -1 : fsync(fd);
-    /* Some network file systems cannot sync a folder and say EINVAL; the rename stands all the same. */
-    if (rc != 0 && errno == EINVAL) rc = 0;
-    if (rc != 0) err_sys("%s: fsync", folder);
-    close(fd);
-    return rc;
+    return folder_sync(folder);
 }
 
 int file_publish(FILE **f, const char *path)
@@ -263,8 +280,8 @@ int file_sweep_tmp(const char *folder)
     if (!d) return err_sys("%s", folder);
     int rc = 0;
     for (struct dirent *e; rc == 0 && (e = readdir(d));) {
-        if (!strstr(e->d_name, tmp_mark)) continue;
-        if (unlinkat(dirfd(d), e->d_name, 0) != 0 && errno != ENOENT)
+        if (!file_is_tmp(e->d_name)) continue;
+        if (unlinkat(dirfd(d), e->d_name, 0) != 0 && errno != ENOENT && errno != EISDIR)
             rc = err_sys("%s/%s", folder, e->d_name);
     }
     closedir(d);

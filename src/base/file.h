@@ -41,7 +41,7 @@ const char *file_foreign(const char *path, int folder, char *why, size_t n);
 
 /* A writable stream on a temporary file beside path; NULL after err_set(). */
 FILE *file_create_tmp(const char *path);
-/* Writes size_bytes or fails; for use between create and publish. */
+/* Writes size_bytes or fails, with errno set; for use between create and publish. */
 int file_write(FILE *f, const void *data, size_t size_bytes);
 /* Makes the temporary file the one under path. Takes *f: it is NULL afterwards, and the temporary file is
  * gone when this fails. */
@@ -50,6 +50,8 @@ int file_publish(FILE **f, const char *path);
 void file_discard(FILE **f);
 /* A file of at most 256 MiB under another name, published whole. Negative after err_set(). */
 int file_copy(const char *from, const char *to);
+/* 1 for a name that a temporary file has: NAME.tmp-PID-N. */
+int file_is_tmp(const char *name);
 /* Removes the temporary files that killed writers left in folder. The caller must be its only writer. */
 int file_sweep_tmp(const char *folder);
 

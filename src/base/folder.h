@@ -13,8 +13,8 @@ const char *folder_of_runs(void);
 int folder_sync(const char *path);
 
 /* Renames tmp to path, in the same parent, and syncs the parent. A folder already under path is replaced and
- * removed. Negative after err_set(): then path is the old folder or, if only the syncing failed, the new
- * folder. */
+ * removed. Negative after err_set(): then path is the old folder or, if only the syncing or the removing
+ * failed, the new folder. */
 int folder_publish(const char *tmp, const char *path);
 
 /* Makes a folder that the user named for results. *is_new: a command that fails removes it again. A path that

@@ -77,7 +77,7 @@ int signals_pending(void) { return signal_seen; }
 
 int signals_count(void) { return signal_count; }
 
-void signals_hush(int on) { is_hushed = on; }
+void signals_hush(void) { is_hushed = 1; }
 
 void signals_clear(void)
 {

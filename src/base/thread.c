@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/mem.h"
 #include "base/str.h"
 
 #include <errno.h>
@@ -80,7 +81,7 @@ int thread_ring_init(ThreadRing *r, int n_slot)
 {
     CHECK(n_slot > 0, "a ring of %d slots", n_slot);
     memset(r, 0, sizeof *r);
-    r->ready = fault_hit(FAULT_MALLOC) ? NULL : (unsigned char *)calloc((size_t)n_slot, 1);
+    r->ready = mem_zeroed((size_t)n_slot, 1);
     if (!r->ready) return err_sys("ring of %d slots", n_slot);
     r->n_slot = n_slot;
     pthread_mutex_init(&r->lock, NULL);

@@ -27,7 +27,7 @@ static int evaluate(Setup *s, const Recipe *r, Source *val, TaskEval *out)
     Stepper stepper;
     Feed    feed = { 0 };
     TRY(signals_install());
-    signals_hush(1); /* there is no step to stop after */
+    signals_hush(); /* there is no step to stop after */
     int rc = stepper_init(&stepper, j, 1);
     if (rc == 0) rc = feed_init(&feed, j, (int)r->data.depth, MARK_VAL);
     if (rc == 0) rc = feed_attach(&feed, val, &(FeedStart){ 0 });

@@ -164,6 +164,41 @@ int ckpt_check_names(const char *dir)
     return rc;
 }
 
+/* ---- The best one -------------------------------------------------------------------------------------- */
+
+static const char best_name[] = "best";
+
+int64_t ckpt_best(const char *dir)
+{
+    char    path[PATH_MAX], name[64];
+    ssize_t n = ckpt_join(path, sizeof path, dir, best_name) < 0 ? -1 : readlink(path, name, sizeof name - 1);
+    if (n < 0) return -1;
+    name[n] = '\0';
+    return step_of_name(name, step_prefix);
+}
+
+int ckpt_set_best(const char *dir, int64_t step)
+{
+    char path[PATH_MAX], tmp[PATH_MAX], name[64], tmp_name[64];
+    step_name(name, sizeof name, step_prefix, step);
+    snprintf(tmp_name, sizeof tmp_name, "%sbest-%ld", ckpt_tmp_prefix, (long)getpid());
+    TRY(ckpt_join(path, sizeof path, dir, best_name));
+    TRY(ckpt_join(tmp, sizeof tmp, dir, tmp_name));
+    unlink(tmp);
+    if (symlink(name, tmp) != 0) return err_sys("%s", tmp);
+    if (fault_hit(FAULT_RENAME) || rename(tmp, path) != 0) return err_sys("%s: rename", path);
+    return folder_sync(dir);
+}
+
+/* The name `best` goes when what it names is given up: another checkpoint will get that step's name. */
+static int drop_best(const char *dir, int64_t after)
+{
+    char path[PATH_MAX];
+    if (ckpt_best(dir) <= after) return 0;
+    TRY(ckpt_join(path, sizeof path, dir, best_name));
+    return unlink(path) == 0 ? 0 : err_sys("%s", path);
+}
+
 /* ---- Removing ------------------------------------------------------------------------------------------ */
 
 static int is_own_file(const char *name)
@@ -171,8 +206,7 @@ static int is_own_file(const char *name)
     for (int k = 0; k < CKPT_FILES; k++) {
         if (strcmp(name, ckpt_file_name[k]) == 0) return 1;
     }
-    return strcmp(name, ckpt_state_name) == 0 || strcmp(name, ckpt_done_name) == 0 ||
-           strstr(name, ckpt_tmp_prefix);
+    return strcmp(name, ckpt_state_name) == 0 || strcmp(name, ckpt_done_name) == 0 || file_is_tmp(name);
 }
 
 /* Files in a checkpoint's folder that Brim did not write: how many; negative after err_set(). A folder that
@@ -237,7 +271,7 @@ int ckpt_abandon(const char *dir, int64_t after)
     int64_t *all;
     int      moved = 0;
     arena_init(&a);
-    int n = list_steps(&a, dir, step_prefix, &all), rc = MIN(n, 0);
+    int n = list_steps(&a, dir, step_prefix, &all), rc = n < 0 ? n : drop_best(dir, after);
     for (int i = n - 1; i >= 0 && all[i] > after && rc == 0; i--, moved++) {
         char name[64], path[PATH_MAX], away[PATH_MAX];
         step_name(name, sizeof name, abandoned_prefix, all[i]);
@@ -278,32 +312,6 @@ static int is_good(const char *dir, int64_t step, CkptKnown *known)
     }
     ckpt_known_set(known, step, good);
     return good;
-}
-
-/* ---- The best one -------------------------------------------------------------------------------------- */
-
-static const char best_name[] = "best";
-
-int64_t ckpt_best(const char *dir)
-{
-    char    path[PATH_MAX], name[64];
-    ssize_t n = ckpt_join(path, sizeof path, dir, best_name) < 0 ? -1 : readlink(path, name, sizeof name - 1);
-    if (n < 0) return -1;
-    name[n] = '\0';
-    return step_of_name(name, step_prefix);
-}
-
-int ckpt_set_best(const char *dir, int64_t step)
-{
-    char path[PATH_MAX], tmp[PATH_MAX], name[64], tmp_name[64];
-    step_name(name, sizeof name, step_prefix, step);
-    snprintf(tmp_name, sizeof tmp_name, "%sbest-%ld", ckpt_tmp_prefix, (long)getpid());
-    TRY(ckpt_join(path, sizeof path, dir, best_name));
-    TRY(ckpt_join(tmp, sizeof tmp, dir, tmp_name));
-    unlink(tmp);
-    if (symlink(name, tmp) != 0) return err_sys("%s", tmp);
-    if (fault_hit(FAULT_RENAME) || rename(tmp, path) != 0) return err_sys("%s: rename", path);
-    return folder_sync(dir);
 }
 
 int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every, CkptKnown *known)

@@ -77,8 +77,8 @@ int ckpt_list(const char *dir, int64_t *step, int max);
 int ckpt_path(const char *dir, int64_t step, char *buf, size_t n);
 
 /* Takes the name from every checkpoint of a step above `after`: they led nowhere, and the run goes on without
- * them. They stay as abandoned-NNNNNNNN until one of their step or a later one is saved. Returns how many;
- * negative after err_set(). */
+ * them. They stay as abandoned-NNNNNNNN until one of their step or a later one is saved. `best` goes if it
+ * names one of them. Returns how many; negative after err_set(). */
 int ckpt_abandon(const char *dir, int64_t after);
 
 /* The step that checkpoints/best names: the best one by the task's measure. -1: there is none. */

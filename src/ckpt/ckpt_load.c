@@ -7,9 +7,9 @@
 #include "ckpt/ckpt.h"
 
 #include "base/err.h"
-#include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "conf/paths.h"
 #include "ckpt/ckpt_impl.h"
@@ -105,7 +105,7 @@ static int loaded_open(Loaded *l, const char *path, int n_file)
     arena_init(&l->arena);
     l->n_file = n_file;
     if (str_copy(l->path, sizeof l->path, path) < 0) return err_set("%s: path too long", path);
-    l->buf = fault_hit(FAULT_MALLOC) ? NULL : malloc(2 * CKPT_CHUNK_BYTES);
+    l->buf = mem_alloc(2 * CKPT_CHUNK_BYTES);
     if (!l->buf) return err_sys("%s: memory for reading it", path);
     TRY(read_done(l));
     TRY(read_state(l));
@@ -541,7 +541,7 @@ static int load_file(Job *j, Loaded *l, const char *path)
     memset(l, 0, sizeof *l);
     arena_init(&l->arena);
     l->n_file = 1;
-    l->buf    = fault_hit(FAULT_MALLOC) ? NULL : malloc(2 * CKPT_CHUNK_BYTES);
+    l->buf    = mem_alloc(2 * CKPT_CHUNK_BYTES);
     if (!l->buf) return err_sys("%s: memory for reading it", path);
     TRY(safetensors_open(&l->file[CKPT_MODEL], path));
     l->n_item = ckpt_items(j, &l->arena, &l->item);

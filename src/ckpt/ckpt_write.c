@@ -14,6 +14,7 @@
 #include "base/folder.h"
 #include "base/hostmem.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "base/thread.h"
 #include "ckpt/ckpt_impl.h"
@@ -253,7 +254,7 @@ static int write_state(CkptWriter *w, const char *folder, uint64_t *hash, int64_
     char   path[PATH_MAX];
     size_t room = state_room(&w->manifest);
     TRY(ckpt_join(path, sizeof path, folder, ckpt_state_name));
-    char *text = fault_hit(FAULT_MALLOC) ? NULL : (char *)malloc(room);
+    char *text = mem_alloc(room);
     if (!text) return err_sys("%s: memory for %zu bytes", path, room);
     JsonOut o;
     json_out_init_buf(&o, text, room);
@@ -423,7 +424,7 @@ int ckpt_wait(CkptWriter *w, char *msg, size_t n)
 int ckpt_writer_create(CkptWriter **out, const Job *j, const char *dir)
 {
     CHECK(j->dev && job_trains(j), "only a bound job that trains has checkpoints");
-    CkptWriter *w = fault_hit(FAULT_MALLOC) ? NULL : (CkptWriter *)calloc(1, sizeof *w);
+    CkptWriter *w = mem_zeroed(1, sizeof *w);
     if (!w) return err_sys("memory for writing checkpoints");
     arena_init(&w->arena);
     w->job        = j;
@@ -474,14 +475,14 @@ static int take_dtypes(CkptWriter *w)
 int ckpt_write_weights(const Job *j, const char *dir, const CkptState *s, const CkptSource *src)
 {
     CHECK(!job_trains(j) && s->step == 0, "only weights alone come from elsewhere");
-    CkptWriter *w = fault_hit(FAULT_MALLOC) ? NULL : (CkptWriter *)calloc(1, sizeof *w);
+    CkptWriter *w = mem_zeroed(1, sizeof *w);
     if (!w) return err_sys("memory for writing checkpoints");
     arena_init(&w->arena);
     w->job  = j;
     w->from = src;
     list_stored(w, j);
     describe_run(w, j, s);
-    w->stage = fault_hit(FAULT_MALLOC) ? NULL : (char *)malloc(CKPT_CHUNK_BYTES);
+    w->stage = mem_alloc(CKPT_CHUNK_BYTES);
     int rc   = w->stage ? 0 : err_sys("memory for writing checkpoints");
     if (rc == 0 && str_copy(w->dir, sizeof w->dir, dir) < 0) rc = err_set("%s: path too long", dir);
     if (rc == 0) rc = file_make_folders(dir);

@@ -7,6 +7,7 @@
 #include "base/str.h"
 #include "file/safetensors_impl.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,10 +113,10 @@ int safetensors_write_data(SafeWriter *w, const void *data, size_t size_bytes)
     CHECK(w->done_bytes <= w->file_bytes, "%s: more bytes than its tensors have", w->path);
     XXH64_update(&w->hash, data, size_bytes);
     if (file_write(w->file, data, size_bytes) == 0) return 0;
-    char why[512]; /* file_write() does not know the path */
-    str_copy(why, sizeof why, err_get());
-    err_clear();
-    return err_set("%s: %s", w->path, why);
+    int cause = errno;
+    err_clear(); /* file_write() names the file where links lead to, not as the user did */
+    errno = cause;
+    return err_sys("%s: write", w->path);
 }
 
 int safetensors_write_publish(SafeWriter **w, SafeSums *sums)

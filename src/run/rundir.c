@@ -64,12 +64,6 @@ int rundir_paths(RunDir *d, const char *name)
     return 0;
 }
 
-int rundir_path(const RunDir *d, const char *file, char *buf, size_t n)
-{
-    int len = snprintf(buf, n, "%s/%s", d->path, file);
-    return len >= 0 && (size_t)len < n ? 0 : err_set("%s/%s: path too long", d->path, file);
-}
-
 /* ---- The lock ------------------------------------------------------------------------------------------ */
 
 /* Says who holds it, from the text that the holder left. */

@@ -44,9 +44,6 @@ const char *rundir_tune_cache(char *buf, size_t n);
  * folder's. */
 int rundir_paths(RunDir *d, const char *name);
 
-/* The path of another file of the run into buf. Negative after err_set() when it does not fit. */
-int rundir_path(const RunDir *d, const char *file, char *buf, size_t n);
-
 /* Locks the directory of run `name`, which is made if there is none. Negative after err_user() ("runs/x is in
  * use by pid N (started ...)"; a name that cannot be a folder's) or err_set(). */
 int rundir_open(RunDir *d, const char *name);

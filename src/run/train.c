@@ -94,13 +94,12 @@ static int evaluate(Run *run, int *stop)
     } else {
         log_warn("step %lld: validation %s is not finite", (long long)run->at.step, t->metric[t->best].name);
     }
-    if (run->at.step == run->first_step) run->first_val = val;
     *stop |= train_after_eval(run, val);
     watch_rest(run, 1);
     watchdog_note(&run->watchdog, "step", run->at.step + 1);
-    run->last_s = clock_now_s();
-    run->eval_s += run->last_s - begin_s;
-    loader_rest(run->stepper.feed.loader, run->last_s - begin_s);
+    run->pace.last_s = clock_now_s();
+    run->pace.eval_s += run->pace.last_s - begin_s;
+    loader_rest(run->stepper.feed.loader, run->pace.last_s - begin_s);
     return 0;
 }
 
@@ -115,8 +114,8 @@ static int evaluate_missing(Run *run, int *stop)
     if (comm_rank(run->comm) == 0 && missing) missing = !rundir_has_eval(&run->dir, step);
     TRY(comm_broadcast(run->comm, &missing, sizeof missing));
     if (missing) TRY(evaluate(run, stop));
-    if (*stop) run->last_saved = -1;        /* the checkpoint of this step does not know why it is the last */
-    if (run->is_best) TRY(train_save(run)); /* nor that it is the best */
+    if (*stop) run->save.last = -1; /* the checkpoint of this step does not know why it is the last */
+    if (run->save.is_best) TRY(train_save(run)); /* nor that it is the best */
     return 0;
 }
 
@@ -126,9 +125,9 @@ static int evaluate_missing(Run *run, int *stop)
  * itself ended early are no failure. */
 static int note_skips(Run *run, const StepOut *out)
 {
-    int is_bad      = out->n_skipped > run->n_skipped;
-    run->n_skipped  = out->n_skipped;
-    run->n_skip_row = is_bad ? run->n_skip_row + 1 : 0;
+    int is_bad          = out->n_skipped > run->skips.n_update;
+    run->skips.n_update = out->n_skipped;
+    run->skips.n_row    = is_bad ? run->skips.n_row + 1 : 0;
     return is_bad;
 }
 
@@ -136,8 +135,8 @@ static int note_skips(Run *run, const StepOut *out)
  * failure. */
 static int note_overflow(Run *run, const StepOut *out)
 {
-    int overflowed  = out->n_overflow > run->n_overflow;
-    run->n_overflow = out->n_overflow;
+    int overflowed        = out->n_overflow > run->skips.n_overflow;
+    run->skips.n_overflow = out->n_overflow;
     if (overflowed)
         log_info("step %lld: the gradient overflowed; its update is skipped, the loss scale is %g now",
                  (long long)run->at.step, ldexp(1, out->scale_exp));
@@ -148,7 +147,7 @@ static int note_overflow(Run *run, const StepOut *out)
 static double mfu_now(const Run *run)
 {
     double peak = run->setup.machine.peak_flops * comm_world(run->comm);
-    return peak > 0 ? run->step_flops / run->step_s / peak : NAN;
+    return peak > 0 ? run->step_flops / run->pace.step_s / peak : NAN;
 }
 
 /* Reads the result of one finished step. */
@@ -157,8 +156,8 @@ static int take_result(Run *run, StepOut *out)
     Job    *j    = run->setup.job;
     int64_t step = run->at.step;
     TRY(step_result(&run->stepper, step, out));
-    double now = step_done_s(&run->stepper, step), dt = now - run->last_s;
-    run->last_s = now;
+    double now = step_done_s(&run->stepper, step), dt = now - run->pace.last_s;
+    run->pace.last_s = now;
     train_note_pace(run, dt);
     run->at.step++;
     watchdog_note(&run->watchdog, "step", run->at.step + 1);
@@ -169,21 +168,23 @@ static int take_result(Run *run, StepOut *out)
                       .lr          = run->lr[step % STEP_RING],
                       .time_s      = train_elapsed_at(run, now),
                       .data_wait_s = stats.waited_s };
-    m.per_s       = (double)job_units_per_step(j) / run->step_s;
+    m.per_s       = (double)job_units_per_step(j) / run->pace.step_s;
     m.mfu         = mfu_now(run);
     if (step == run->first_step) run->first_loss = out->loss;
     run->last_loss = out->loss;
     m.is_bad       = note_skips(run, out);
     m.overflowed   = note_overflow(run, out);
     for (int k = 0; k < LOSS_SLOTS; k++) m.n_report[k] = step_reports(&run->stepper, step, k);
-    if (!m.is_bad && run->at.step > run->bad_until) run->n_rollback = 0;
+    if (!m.is_bad && run->at.step > run->back.bad_until) run->back.n = 0;
     if (m.is_bad) {
         log_warn("step %lld skipped: %s (loss %g, gradient norm %g); %d updates skipped so far",
                  (long long)run->at.step, metrics_skip_name(out->skip), (double)out->loss,
                  (double)out->grad_norm, out->n_skipped);
     }
     const Watcher *w     = &run->metrics.watcher;
-    WatcherStep    times = { run->at.step, now, stats.fill_s, run->eval_s, run->save_s, stats.n_thread };
+    WatcherStep    times = {
+           run->at.step, now, stats.fill_s, run->pace.eval_s, run->pace.save_s, stats.n_thread
+    };
     if (w->step) w->step(w->self, &times);
     if (run->at.step % run->r->log_every == 0 || m.is_bad || m.overflowed || run->at.step == run->r->steps) {
         if (run->task->numbers) m.n_number = run->task->numbers(j, m.number);
@@ -191,7 +192,8 @@ static int take_result(Run *run, StepOut *out)
         metrics_step(&run->metrics, run->task, &m, out);
     }
     /* The first step of a start takes longer than the others will. */
-    progress_update(&run->progress, run->at.step, out->loss, m.per_s, run->n_timed > 1 ? run->step_s : NAN);
+    progress_update(&run->progress, run->at.step, out->loss, m.per_s,
+                    run->pace.n_step > 1 ? run->pace.step_s : NAN);
     return 0;
 }
 
@@ -202,29 +204,29 @@ static int find_good(Run *run)
 {
     long long at = (long long)run->at.step;
     if (run->at.n_skip >= CKPT_MAX_SKIP) return err_set("rolled back %d times; giving up", run->at.n_skip);
-    int found = train_resume(run, run->n_rollback > 0 ? run->rolled_to : INT64_MAX);
+    int found = train_resume(run, run->back.n > 0 ? run->back.to : INT64_MAX);
     if (found < 0) return -1;
-    if (found == 0 && run->n_rollback == 0) {
-        return err_set("%d step%s in a row skipped and there is no checkpoint to go back to", run->n_skip_row,
-                       str_plural(run->n_skip_row));
+    if (found == 0 && run->back.n == 0) {
+        return err_set("%d step%s in a row skipped and there is no checkpoint to go back to",
+                       run->skips.n_row, str_plural(run->skips.n_row));
     }
-    if (found == 0 && run->n_rollback >= MAX_ROLLBACKS) {
+    if (found == 0 && run->back.n >= MAX_ROLLBACKS) {
         return err_set("giving up at step %lld: %d step%s in a row skipped again after %d rollbacks, the "
                        "last to step %lld (what may help: a lower optim.lr; a larger spike_factor)",
-                       at, run->n_skip_row, str_plural(run->n_skip_row), run->n_rollback,
-                       (long long)run->rolled_to);
+                       at, run->skips.n_row, str_plural(run->skips.n_row), run->back.n,
+                       (long long)run->back.to);
     }
-    if (run->n_rollback > 0) {
-        log_warn("the same failure after going back to step %lld: %s", (long long)run->rolled_to,
+    if (run->back.n > 0) {
+        log_warn("the same failure after going back to step %lld: %s", (long long)run->back.to,
                  found ? "trying the checkpoint before it"
                        : "there is no older checkpoint, trying other samples");
     }
-    if (found == 0 && train_resume(run, run->rolled_to + 1) <= 0) {
+    if (found == 0 && train_resume(run, run->back.to + 1) <= 0) {
         return err_set("%s: the checkpoint of step %lld is gone", run->dir.checkpoints,
-                       (long long)run->rolled_to);
+                       (long long)run->back.to);
     }
-    run->n_rollback++;
-    run->rolled_to = run->at.step;
+    run->back.n++;
+    run->back.to = run->at.step;
     return 0;
 }
 
@@ -245,7 +247,7 @@ static void trim_metrics(Run *run)
  * them. */
 static void abandon_newer(Run *run)
 {
-    if (!run->writer) return;
+    if (!run->save.writer) return;
     int n = ckpt_abandon(run->dir.checkpoints, run->at.step);
     if (n > 0) {
         log_warn("%d newer checkpoint%s in %s: abandoned-*", n, n > 1 ? "s are" : " is",
@@ -261,14 +263,10 @@ static void abandon_newer(Run *run)
 static int load_last_good(Run *run)
 {
     CkptState before = run->at; /* its skip list may be newer than the checkpoint's */
-    int       n_row  = run->n_skip_row;
+    int       n_row  = run->skips.n_row;
     TRY(find_good(run));
     abandon_newer(run);
-    run->at.elapsed_s = before.elapsed_s;
-    run->at.step_s    = before.step_s;
-    run->at.stopped   = before.stopped;
-    memcpy(run->at.skip, before.skip, sizeof before.skip);
-    run->at.n_skip = before.n_skip;
+    TRY(train_keep_learned(run, &before));
     /* What the checkpoint has already used keeps its number: only samples after its cursor can be passed
      * over. */
     int64_t end   = before.next_sample;
@@ -276,26 +274,26 @@ static int load_last_good(Run *run)
     if (end > first) run->at.n_skip = order_skip_add(run->at.skip, run->at.n_skip, first, end - first);
     log_warn("rolled back to step %lld; the %lld samples of the skipped steps are passed over from now on",
              (long long)run->at.step, (long long)(end - first));
-    /* A checkpoint taken on the way out may stand in the middle of a row of skips; the row begins anew. */
-    run->at.device.out.n_skip_row = 0;
-    return job_write_state(run->setup.job, &run->at.device);
+    return 0;
 }
 
 /* Too many skips in a row: back to a good checkpoint, and past the samples that did it. */
 static int roll_back(Run *run)
 {
-    run->in_flux   = 1;
-    run->bad_until = run->at.step;
+    run->in_flux        = 1;
+    run->back.bad_until = run->at.step;
     TRY(run->setup.dev->vt->sync(run->setup.dev));
     train_wait_save(run);
     TRY(load_last_good(run));
     trim_metrics(run);
-    run->queued     = run->at.step;
-    run->last_saved = -1; /* no checkpoint has the list of samples to pass over */
-    run->val_step   = -1;
-    run->n_skip_row = run->save_due = 0;
+    run->queued         = run->at.step;
+    run->save.last      = -1; /* no checkpoint has the list of samples to pass over */
+    run->last_eval.step = -1;
+    run->skips.n_row = run->save.is_due = 0;
+    run->save.is_best = run->save.best_waits = 0; /* what was evaluated is given up */
     TRY(train_attach(run));
-    run->in_flux = 0;
+    run->in_flux     = 0;
+    run->pace.last_s = clock_now_s(); /* going back is no part of a step */
     return 0;
 }
 
@@ -313,7 +311,7 @@ static int ask_ranks(Run *run)
 {
     const Watcher *w = &run->metrics.watcher;
     run->asked       = (Asked){ .signal      = signals_pending(),
-                                .retry_save  = run->save_failed && run->at.step >= run->retry_step,
+                                .retry_save  = run->save.has_failed && run->at.step >= run->save.retry_step,
                                 .over_budget = train_over_budget(run),
                                 .enough      = w->enough && w->enough(w->self) };
     return comm_max_i64(run->comm, (int64_t *)&run->asked, sizeof run->asked / sizeof(int64_t));
@@ -324,16 +322,16 @@ static int at_boundary(Run *run, int *stop)
 {
     const Recipe *r = run->r;
     if (due(run->at.step, r->eval.every)) TRY(evaluate(run, stop));
-    run->save_due |= due(run->at.step, r->checkpoint.every) || run->asked.retry_save || run->is_best;
+    run->save.is_due |= due(run->at.step, r->checkpoint.every) || run->asked.retry_save || run->save.is_best;
     /* Amid skipped steps the weights may be what is wrong; a good step must come first. The checkpoint of the
      * last step waits for the last evaluation. */
-    if (run->save_due && run->n_skip_row == 0 && run->at.step < run->end && !train_is_broken(run) &&
+    if (run->save.is_due && run->skips.n_row == 0 && run->at.step < run->end && !train_is_broken(run) &&
         !run->is_look) {
-        double begin_s = clock_now_s();
-        run->save_due  = 0;
+        double begin_s   = clock_now_s();
+        run->save.is_due = 0;
         TRY(train_save(run));
         double took_s = clock_now_s() - begin_s;
-        run->save_s += took_s;
+        run->pace.save_s += took_s;
         loader_rest(run->stepper.feed.loader, took_s);
     }
     if (train_is_trace_edge(run, run->at.step)) watch_rest(run, 0);
@@ -348,7 +346,7 @@ static int at_boundary(Run *run, int *stop)
 static int is_boundary(const Run *run, int64_t done)
 {
     const Recipe *r = run->r;
-    return due(done, r->eval.every) || due(done, r->checkpoint.every) || run->save_due ||
+    return due(done, r->eval.every) || due(done, r->checkpoint.every) || run->save.is_due ||
            run->asked.retry_save || run->asked.signal || done >= run->end || run->asked.over_budget ||
            run->asked.enough || train_is_trace_edge(run, done);
 }
@@ -363,7 +361,7 @@ static int fill_queue(Run *run)
     int ahead = job_has_host_rows(run->setup.job) || run->task->numbers ? 1 : 2;
     while (run->queued < run->end && run->queued - run->at.step < ahead &&
            (run->queued == run->at.step || !is_boundary(run, run->queued))) {
-        int is_saved = run->queued == run->at.step && run->last_saved == run->at.step && !run->save_failed;
+        int is_saved = run->queued == run->at.step && run->save.last == run->at.step && !run->save.has_failed;
         run->setup.job->may_leave =
             is_saved && !run->comm && run->r->budget_s == 0; /* time must be counted */
         int rc = queue_step(run, run->queued);
@@ -389,7 +387,7 @@ static int train_loop(Run *run, int stop)
         TRY(take_result(run, &out));
         train_poll_save(run);
         TRY(ask_ranks(run));
-        if (run->r->max_skips > 0 && run->n_skip_row >= run->r->max_skips) {
+        if (run->r->max_skips > 0 && run->skips.n_row >= run->r->max_skips) {
             TRY(roll_back(run));
             if (run->at.step < run->begin) return 0; /* of a stage before */
             continue;
@@ -410,15 +408,15 @@ static void save_what_is(Run *run)
 {
     char    why[1024];
     StepOut out;
-    if (run->is_over || run->in_flux || (run->comm ? !run->stepper.data_failed : !run->writer)) return;
+    if (run->is_over || run->in_flux || (run->comm ? !run->stepper.data_failed : !run->save.writer)) return;
     str_copy(why, sizeof why, err_get());
     err_clear();
     run->is_over = 1;
     int rc       = 0;
     while (rc == 0 && run->at.step < run->queued) rc = take_result(run, &out);
     train_wait_save(run);
-    int whole = run->n_skip_row == 0 && !run->stepper.is_mixed;
-    if (rc == 0 && whole && run->at.step > run->last_saved) rc = train_save(run);
+    int whole = run->skips.n_row == 0 && !run->stepper.is_mixed;
+    if (rc == 0 && whole && run->at.step > run->save.last) rc = train_save(run);
     train_wait_save(run);
     err_clear();
     comm_barrier(run->comm);
@@ -426,21 +424,38 @@ static void save_what_is(Run *run)
     err_set("%s", why);
 }
 
+/* 1: the run goes on with another stage; every rank says the same. An earlier one is opened whatever is
+ * asked: the samples to pass over are saved there. */
+static int has_next(const Run *run)
+{
+    if (run->idle || run->is_look) return 0;
+    if (run->at.step < run->begin) return 1;
+    if (run->asked.signal || run->asked.over_budget || run->at.stopped != CKPT_STOP_NONE) return 0;
+    return run->at.step >= run->end && run->end < run->r->steps;
+}
+
+static int save_last(Run *run)
+{
+    if (!has_next(run)) signals_hush(); /* no step comes that a signal could end */
+    return train_save_last(run);
+}
+
 /* The last line is about this start, whatever the run had done before it. */
 static int finish(Run *run)
 {
     int ignored = 0;
     progress_end(&run->progress);
-    if (run->at.step == run->first_step && run->at.step >= run->r->steps) return 0; /* only evaluated */
+    if (run->at.step == run->first_step && run->at.step >= run->r->steps)
+        return save_last(run); /* only evaluated: it may have been the best */
     if (!due(run->at.step, run->r->eval.every) && !run->asked.signal) TRY(evaluate(run, &ignored));
-    TRY(train_save_last(run));
+    TRY(save_last(run));
     if (run->at.step <= run->first_step) return 0;
     if (run->task->summary) run->task->summary(run->setup.job, mfu_now(run));
     LoaderStats stats;
     char        t[32], all[48] = "", can[32], takes[32], data[256];
     loader_stats(run->stepper.feed.loader, &stats);
     int64_t done    = run->at.step - run->first_step;
-    double  rate    = (double)job_units_per_step(run->setup.job) / run->step_s,
+    double  rate    = (double)job_units_per_step(run->setup.job) / run->pace.step_s,
            headroom = loader_headroom(&stats);
     if (run->first_step > 0) snprintf(all, sizeof all, " (%lld in all)", (long long)run->at.step);
     log_info("%lld step%s%s done in %s; loss %.4f -> %.4f", (long long)done, str_plural(done), all,
@@ -495,7 +510,7 @@ static int run_to_end(Run *run, const TrainOptions *opt)
     watch_begin(run, opt);
     watchdog_begin(&run->watchdog, run->r->watchdog_s);
     watchdog_note(&run->watchdog, "step", run->at.step + 1);
-    run->last_s = clock_now_s();
+    run->pace.last_s = clock_now_s();
     TRY(evaluate_missing(run, &stop));
     char rate[48];
     snprintf(rate, sizeof rate, "%s/s", run->task->unit);
@@ -580,23 +595,17 @@ static int plan_stages(const Task *task, const Recipe *r, Comm *comm, int64_t st
     return 0;
 }
 
-/* 1: the run goes on with another stage. Every rank says the same. */
-static int has_next(const Run *run)
-{
-    if (run->idle || run->is_look || run->asked.signal || run->asked.over_budget ||
-        run->at.stopped != CKPT_STOP_NONE)
-        return 0;
-    return run->at.step < run->begin || (run->at.step >= run->end && run->end < run->r->steps);
-}
-
-/* One stage after the other: each is opened from the checkpoint that the one before left. A task without
- * stages has one. */
+/* One stage after the other: each is opened from the checkpoint that the one before left, or went back to. A
+ * task without stages has one. */
 static int run_stages(const Task *task, const Recipe *r, const TrainOptions *first, Comm *comm)
 {
     TrainOptions opt   = *first;
     Recipe       stage = *r;
-    TaskStage    range = { 0, r->steps };
-    int64_t      step  = 0;
+    CkptState    learned;
+    TaskStage    range     = { 0, r->steps };
+    Rollbacks    back      = { 0 };
+    int64_t      step      = 0;
+    int          goes_back = 0;
     if (task->stage) {
         TRY(find_step(r, first, comm, &step));
         TRY(plan_stages(task, r, comm, step));
@@ -609,13 +618,18 @@ static int run_stages(const Task *task, const Recipe *r, const TrainOptions *fir
                     .begin_s = opt.begin_s,
                     .begin   = range.from,
                     .end     = range.until,
-                    .is_look = opt.is_look };
+                    .is_look = opt.is_look,
+                    .back    = back,
+                    .learned = goes_back ? &learned : NULL };
         TRY(run_rank(&run, &opt));
         if (!has_next(&run)) return 0;
-        signals_hush(comm_rank(comm) > 0); /* the last save of a stage hushed all */
-        step        = run.at.step;
-        opt.fresh   = 0;
-        opt.begin_s = clock_now_s();
+        step              = run.at.step;
+        back              = run.back;
+        goes_back         = step < run.begin;
+        learned           = run.at;
+        learned.elapsed_s = train_elapsed(&run);
+        opt.fresh         = 0;
+        opt.begin_s       = clock_now_s();
     }
 }
 
@@ -627,7 +641,7 @@ int train_run(const Task *task, const Recipe *r, const TrainOptions *opt)
     TRY(comm_open(&comm));
     if (comm_rank(comm) > 0) {
         quiet = fopen("/dev/null", "w");
-        signals_hush(1);
+        signals_hush();
     }
     log_open(quiet);
     int rc = run_stages(task, r, opt, comm);

@@ -20,51 +20,84 @@ typedef struct {
     int64_t enough;      /* who looks on has seen enough */
 } Asked;
 
+/* Saving, as far as it has come. */
 typedef struct {
+    CkptWriter *writer;      /* NULL: this rank saves nothing */
+    int64_t     last;        /* the step of the last save; -1: no checkpoint has what is known now */
+    int         is_due;      /* waits for a step that was not skipped */
+    int         is_best;     /* the last evaluation was the best so far: it is to be saved */
+    int         best_waits;  /* of this rank: no save that is named best has succeeded since then */
+    int         is_rejected; /* the last one was refused: a weight is not finite */
+    int         has_failed;  /* of this rank; the others learn through asked when it tries again */
+    int64_t     retry_step, retry_after; /* when that is, and how many steps it waited for it */
+} Saving;
+
+/* Skipped steps, up to the last result. */
+typedef struct {
+    int n_row;      /* steps in a row */
+    int n_update;   /* updates of the run */
+    int n_overflow; /* and those whose gradient overflowed */
+} Skips;
+
+/* Rollbacks since the last step that was good beyond all bad ones. */
+typedef struct {
+    int     n;         /* see MAX_ROLLBACKS */
+    int64_t to;        /* the step that the last one of them went back to */
+    int64_t bad_until; /* the step that led to it */
+} Rollbacks;
+
+/* What steps take, of this start alone. */
+typedef struct {
+    int    n_step;         /* steps that were timed */
+    double last_s;         /* when the last step whose result was read had ended, or what came after it */
+    double step_s;         /* smoothed seconds a step; CkptState.step_s: of the run */
+    double eval_s, save_s; /* evaluating, and the device at rest for checkpoints */
+} Pace;
+
+typedef struct {
+    /* what it was asked for */
     const Task   *task;
-    const Recipe *r;       /* the caller's, then fixed */
-    Recipe        fixed;   /* the same with absolute paths */
-    double        begin_s; /* program start */
-    Comm         *comm;    /* NULL: one rank */
-    Setup         setup;
-    RunDir        dir;
-    Source       *train, *val;
-    Stepper       stepper;
-    Feed          val_feed; /* opened by the first evaluation */
-    CkptWriter   *writer;
-    Metrics       metrics;
-    int           log_copied; /* to log.txt, from now on */
-    Progress      progress;
-    Watchdog      watchdog;
-    CkptState     at;     /* what a checkpoint taken now would say; at.step = updates whose result was read */
-    int64_t       queued; /* steps handed to the device */
+    const Recipe *r;          /* the caller's, then fixed */
+    Recipe        fixed;      /* the same with absolute paths */
+    double        begin_s;    /* program start */
     int64_t       begin, end; /* steps of this stage: all of the run where the task has one */
-    int64_t       first_step; /* of this process */
-    int           idle;       /* it has nothing to do, and said why */
     int           is_look;    /* of TrainOptions */
-    int           n_timed;    /* steps of it that were timed */
-    double        last_s;     /* when the last step whose result was read had ended, or what came after it */
-    double        step_flops; /* of all ranks, as MFU counts them */
-    double        step_s;     /* smoothed seconds a step, of this process; at.step_s: of the run */
-    double        eval_s, save_s; /* of this start: evaluating, and the device at rest for checkpoints */
-    double        lr[STEP_RING];
-    double        first_val, last_val, first_loss, last_loss;
-    int64_t       val_step;    /* the step that last_val is of */
-    int           is_over;     /* no step comes any more; only what was done is saved */
-    int           rejected;    /* the last save was refused: a weight is not finite */
-    int           save_failed; /* of this rank; the others learn through asked when it tries again */
-    int64_t       retry_step, retry_after; /* when that is, and how many steps it waited for it */
-    int           save_due;                /* waits for a step that was not skipped */
-    int           is_best;                 /* the last evaluation was the best so far, and is not saved yet */
-    int64_t       last_saved;
-    int           n_skip_row; /* skipped steps in a row, up to the last result */
-    int           n_skipped;  /* skipped updates of the run, up to there */
-    int           n_overflow; /* and those whose gradient overflowed */
-    int           n_rollback; /* in a row, see MAX_ROLLBACKS */
-    int64_t       rolled_to;  /* the step that the last one of them went back to */
-    int64_t       bad_until;  /* the step that led to the last one */
-    int           in_flux;    /* 1: the device's state is being replaced and must not be saved */
-    Asked         asked;
+    /* Of the stage that went back to this one: what no checkpoint has. NULL: none did. */
+    const CkptState *learned;
+
+    /* what is open */
+    Comm    *comm; /* NULL: one rank */
+    Setup    setup;
+    RunDir   dir;
+    Source  *train, *val;
+    Stepper  stepper;
+    Feed     val_feed; /* opened by the first evaluation */
+    Metrics  metrics;
+    int      log_copied; /* to log.txt, from now on */
+    Progress progress;
+    Watchdog watchdog;
+
+    /* how far it is */
+    CkptState at;         /* what a checkpoint taken now would say; at.step = updates whose result was read */
+    int64_t   queued;     /* steps handed to the device */
+    int64_t   first_step; /* of this process */
+    int       idle;       /* it has nothing to do, and said why */
+    int       is_over;    /* no step comes any more; only what was done is saved */
+    Asked     asked;
+    Saving    save;
+    Skips     skips;
+    Rollbacks back;    /* of all stages */
+    int       in_flux; /* 1: the device's state is being replaced and must not be saved */
+
+    /* what was measured */
+    Pace   pace;
+    double step_flops; /* of all ranks, as MFU counts them */
+    double lr[STEP_RING];
+    double first_loss, last_loss;
+    struct {
+        int64_t step;
+        double  value; /* of the measure that counts */
+    } last_eval;
 } Run;
 
 double train_elapsed(const Run *run);                  /* training seconds over all parts of the run */
@@ -78,6 +111,8 @@ void train_close(Run *run); /* whatever of it is open */
 /* Goes on from the newest good checkpoint of a step below `before`. 1: done; 0: there is none. Rank 0 finds
  * it, the others read the same one. */
 int train_resume(Run *run, int64_t before);
+/* Once a checkpoint was loaded: what was learned after it, about samples and time, stays known. */
+int train_keep_learned(Run *run, const CkptState *later);
 /* Begins log.txt, once it is known that this start belongs to the run. */
 void train_copy_log(Run *run);
 /* Starts reading samples at run->at. */
@@ -108,9 +143,9 @@ int train_is_trace_edge(const Run *run, int64_t done);
  * negative only when the device cannot be read. */
 int train_save(Run *run);
 
-/* Looks whether checkpoints will fit on the disk; a warning when not all that are kept do. Negative after
- * err_set() when not one fits: rank 0 alone. */
-int train_check_room(const Run *run);
+/* Looks whether checkpoints will fit on the disk; a warning when not all that are kept do. fresh: none is
+ * there yet. Negative after err_set() when not one fits: rank 0 alone. */
+int train_check_room(const Run *run, int fresh);
 
 void train_poll_save(Run *run); /* reports a save that has ended */
 void train_wait_save(Run *run); /* the same after waiting for it */

@@ -106,13 +106,26 @@ int train_resume(Run *run, int64_t before)
     }
     if (got[0] > 0 && run->task->after_load) TRY(run->task->after_load(j));
     if (got[0] > 0) {
-        run->n_skipped  = run->at.device.out.n_skipped;
-        run->n_overflow = run->at.device.out.n_overflow;
-        run->n_skip_row =
+        run->skips.n_update   = run->at.device.out.n_skipped;
+        run->skips.n_overflow = run->at.device.out.n_overflow;
+        run->skips.n_row =
             run->at.device.out.n_skip_row; /* in updates: with several a step, more than there were */
         log_info("resuming after step %lld%s%s", (long long)run->at.step, note[0] ? ": " : "", note);
     }
     return (int)got[0];
+}
+
+int train_keep_learned(Run *run, const CkptState *later)
+{
+    CkptState *at = &run->at;
+    at->elapsed_s = later->elapsed_s;
+    at->step_s    = later->step_s;
+    at->stopped   = later->stopped;
+    at->n_skip    = later->n_skip;
+    memcpy(at->skip, later->skip, sizeof at->skip);
+    /* A checkpoint taken on the way out may stand in the middle of a row of skips; the row begins anew. */
+    at->device.out.n_skip_row = 0;
+    return job_write_state(run->setup.job, &at->device);
 }
 
 /* 1: a part of the data has another content than it had; 0 also where that is not known. */
@@ -185,7 +198,7 @@ static int open_files(Run *run, int fresh)
     TRY(rundir_trim(run->dir.metrics, run->at.step > 0 ? run->at.step + 1 : 0));
     if (run->at.step < run->r->steps) TRY(train_write_texts(run)); /* else it is only evaluated */
     TRY(metrics_open(&run->metrics, run->dir.metrics));
-    return ckpt_writer_create(&run->writer, run->setup.job, run->dir.checkpoints);
+    return ckpt_writer_create(&run->save.writer, run->setup.job, run->dir.checkpoints);
 }
 
 /* All that is left to do for a run that was killed in the removal after its last save. A disk that refuses is
@@ -221,14 +234,19 @@ int train_open(Run *run, const TrainOptions *opt)
     int found  = opt->fresh ? 0 : train_resume(run, INT64_MAX);
     if (found < 0) return -1;
     if (found == 0 && run->task->begin) TRY(run->task->begin(run->setup.job));
-    run->first_step = run->last_saved = run->queued = run->at.step;
+    run->first_step = run->save.last = run->queued = run->at.step;
+    if (run->learned) {
+        TRY(train_keep_learned(run, run->learned));
+        run->skips.n_row = 0;
+        run->save.last   = -1; /* no checkpoint has the list of samples to pass over */
+    }
     TRY(train_find_idle(run));
     if (run->idle) { /* the directory stays as it is, but for this */
         clear_leftovers(run);
         return 0;
     }
     TRY(check_data(run, opt));
-    if (!run->is_look) TRY(train_check_room(run));
+    if (!run->is_look) TRY(train_check_room(run, opt->fresh));
     TRY(stepper_init(&run->stepper, run->setup.job, (int)r->data.depth));
     if (run->val) TRY(feed_init(&run->val_feed, run->setup.job, 1, MARK_VAL));
     TRY(train_attach(run));
@@ -237,7 +255,7 @@ int train_open(Run *run, const TrainOptions *opt)
 
 void train_close(Run *run)
 {
-    ckpt_writer_destroy(run->writer);
+    ckpt_writer_destroy(run->save.writer);
     if (run->setup.dev) {
         stepper_deinit(&run->stepper); /* waits */
         feed_deinit(&run->val_feed);

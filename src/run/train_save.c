@@ -26,48 +26,58 @@ static const char *what_stays(const Run *run)
 }
 
 /* A failed save is loud and is tried again after 1, 2, 4 ... steps: a disk that stays full must not turn
- * training into copying. result: of ckpt_poll or ckpt_wait. */
+ * training into copying. */
+static void plan_retry(Run *run, const char *msg)
+{
+    Saving *s      = &run->save;
+    int64_t most   = run->r->checkpoint.every > 0 ? run->r->checkpoint.every : INT64_MAX / 2;
+    s->retry_after = s->has_failed ? MIN(2 * s->retry_after, most) : 1;
+    s->retry_step  = run->at.step + s->retry_after;
+    s->has_failed  = 1;
+    if (run->is_over) {
+        log_error("CHECKPOINT NOT SAVED: %s (training has ended at step %lld, %s)", msg,
+                  (long long)run->at.step, what_stays(run));
+    } else if (s->retry_step < run->r->steps) {
+        log_error("CHECKPOINT NOT SAVED: %s (training goes on, %s, trying again after step %lld)", msg,
+                  what_stays(run), (long long)s->retry_step);
+    } else {
+        log_error("CHECKPOINT NOT SAVED: %s (training goes on, %s, trying again after the last step)", msg,
+                  what_stays(run));
+    }
+}
+
+/* result: of ckpt_poll or ckpt_wait. */
 static void report_save(Run *run, int result, const char *msg)
 {
-    run->rejected = result == CKPT_NOT_FINITE ? 1 : result != 0 ? 0 : run->rejected;
-    if (result == CKPT_NOT_FINITE) {
-        run->last_saved  = -1;
-        run->save_failed = 0;
-        log_error("CHECKPOINT NOT SAVED: %s (%s)", msg, what_stays(run));
-    } else if (result < 0) {
-        int64_t most     = run->r->checkpoint.every > 0 ? run->r->checkpoint.every : INT64_MAX / 2;
-        run->retry_after = run->save_failed ? MIN(2 * run->retry_after, most) : 1;
-        run->retry_step  = run->at.step + run->retry_after;
-        run->save_failed = 1;
-        if (!run->is_over && run->retry_step < run->r->steps) {
-            log_error("CHECKPOINT NOT SAVED: %s (training goes on, %s, trying again after step %lld)", msg,
-                      what_stays(run), (long long)run->retry_step);
-        } else if (!run->is_over) {
-            log_error("CHECKPOINT NOT SAVED: %s (training goes on, %s, trying again after the last step)",
-                      msg, what_stays(run));
-        } else {
-            log_error("CHECKPOINT NOT SAVED: %s (training has ended at step %lld, %s)", msg,
-                      (long long)run->at.step, what_stays(run));
-        }
-    } else if (result > 0) {
-        run->save_failed = 0;
-        log_info("%s", msg);
+    Saving *s = &run->save;
+    if (result == 0) return;
+    s->is_rejected = result == CKPT_NOT_FINITE;
+    if (result < 0 && !s->is_rejected) {
+        plan_retry(run, msg);
+        return;
     }
+    s->best_waits = s->has_failed = 0;
+    if (result > 0) {
+        log_info("%s", msg);
+        return;
+    }
+    s->last = -1;
+    log_error("CHECKPOINT NOT SAVED: %s (%s)", msg, what_stays(run));
 }
 
 void train_poll_save(Run *run)
 {
     char msg[512];
-    if (!run->writer) return;
-    int result = ckpt_poll(run->writer, msg, sizeof msg);
+    if (!run->save.writer) return;
+    int result = ckpt_poll(run->save.writer, msg, sizeof msg);
     report_save(run, result, msg);
 }
 
 void train_wait_save(Run *run)
 {
     char msg[512];
-    if (!run->writer) return;
-    int result = ckpt_wait(run->writer, msg, sizeof msg);
+    if (!run->save.writer) return;
+    int result = ckpt_wait(run->save.writer, msg, sizeof msg);
     report_save(run, result, msg);
 }
 
@@ -94,14 +104,14 @@ static int hold_dir(Run *run)
 int train_save(Run *run)
 {
     if (run->is_look) {
-        run->last_saved = run->at.step;
+        run->save.last = run->at.step;
         return 0;
     }
-    if (!run->writer) {
-        run->is_best = 0;
-        return 0;
-    }
+    int is_best       = run->save.is_best;
+    run->save.is_best = 0; /* on every rank, whatever becomes of the save: all rest at the same steps */
+    if (!run->save.writer) return 0;
     train_wait_save(run);
+    run->save.best_waits |= is_best;
     if (hold_dir(run) < 0) return 0;
     CkptState *now       = &run->at;
     double     before    = now->elapsed_s;
@@ -116,13 +126,12 @@ int train_save(Run *run)
     now->val_hash        = run->val ? run->val->fingerprint : 0;
     now->threads         = run->setup.dev->vt->hints->is_late ? 0 : run->setup.info.n_sm;
     if (run->task->before_save) TRY(run->task->before_save(run->setup.job));
-    if (run->is_best) ckpt_mark_best(run->writer);
-    if (ckpt_begin(run->writer, run->setup.job, now) < 0) return -1;
-    run->is_best    = 0;
-    now->elapsed_s  = before;
-    run->last_saved = run->at.step;
-    run->retry_step = INT64_MAX; /* until this one's result is known */
-    run->last_s     = clock_now_s();
+    if (run->save.best_waits) ckpt_mark_best(run->save.writer);
+    if (ckpt_begin(run->save.writer, run->setup.job, now) < 0) return -1;
+    now->elapsed_s       = before;
+    run->save.last       = run->at.step;
+    run->save.retry_step = INT64_MAX; /* until this one's result is known */
+    run->pace.last_s     = clock_now_s();
     return 0;
 }
 
@@ -133,7 +142,7 @@ static int64_t most_checkpoints(const Run *run)
     return c->keep + (c->best && run->val) + (c->keep_every > 0 ? run->r->steps / c->keep_every : 0) + 1;
 }
 
-int train_check_room(const Run *run)
+int train_check_room(const Run *run, int fresh)
 {
     enum { MANY = 4096 };
     struct statvfs fs;
@@ -141,7 +150,7 @@ int train_check_room(const Run *run)
     char           free_text[32], one_text[32], all_text[32];
     double         one = (double)ckpt_size_bytes(run->setup.job);
     if (comm_rank(run->comm) > 0) return 0;
-    int n = ckpt_list(run->dir.checkpoints, step, MANY);
+    int n = fresh ? 0 : ckpt_list(run->dir.checkpoints, step, MANY); /* those of an old run stay beside */
     if (n < 0) return -1;
     if (statvfs(run->dir.checkpoints, &fs) != 0 || fs.f_blocks == 0) return 0; /* it does not say */
     double  room = (double)fs.f_bavail * (double)fs.f_frsize;
@@ -166,8 +175,8 @@ int train_check_room(const Run *run)
 
 int train_is_broken(const Run *run)
 {
-    if (run->val_step == run->at.step) return !isfinite(run->last_val);
-    return run->n_skip_row > 0 && !isfinite(run->last_loss);
+    if (run->last_eval.step == run->at.step) return !isfinite(run->last_eval.value);
+    return run->skips.n_row > 0 && !isfinite(run->last_loss);
 }
 
 /* The end of a run whose state is not worth saving. */
@@ -175,22 +184,22 @@ static int end_broken(Run *run)
 {
     int64_t     good      = -1;
     long long   step      = (long long)run->at.step;
-    const char *what      = run->rejected                   ? "weights"
-                            : run->val_step == run->at.step ? "the validation"
-                                                            : "the loss";
+    const char *what      = run->save.is_rejected                 ? "weights"
+                            : run->last_eval.step == run->at.step ? "the validation"
+                                                                  : "the loss";
     char        stays[96] = "no checkpoint is left";
-    if (run->writer && ckpt_list(run->dir.checkpoints, &good, 1) > 0)
+    if (run->save.writer && ckpt_list(run->dir.checkpoints, &good, 1) > 0)
         snprintf(stays, sizeof stays, "the checkpoint of step %lld stays", (long long)good);
     err_clear();
     if (run->asked.signal) {
-        log_warn("%s of step %lld %s not finite: not saved, %s", what, step, run->rejected ? "are" : "is",
-                 stays);
+        log_warn("%s of step %lld %s not finite: not saved, %s", what, step,
+                 run->save.is_rejected ? "are" : "is", stays);
         return 0;
     }
     return err_set(
         "training has diverged: %s of step %lld %s not finite; %s (what may help: --fresh with a lower "
         "optim.lr or a longer optim.warmup)",
-        what, step, run->rejected ? "are" : "is", stays);
+        what, step, run->save.is_rejected ? "are" : "is", stays);
 }
 
 int train_save_last(Run *run)
@@ -199,19 +208,18 @@ int train_save_last(Run *run)
     int    n_signal = signals_count();
     run->is_over    = 1;
     watchdog_end(&run->watchdog);
-    signals_hush(1); /* no step comes that a signal could end */
     train_wait_save(run);
     if (train_is_broken(run)) return end_broken(run);
-    while (run->last_saved != run->at.step || run->save_failed) {
-        if (run->writer && rundir_is_lost(&run->dir)) {
+    while (run->save.last != run->at.step || run->save.has_failed) {
+        if (run->save.writer && rundir_is_lost(&run->dir)) {
             return err_set(
                 "%s is the directory of another run now: what was trained up to step %lld is not saved",
                 run->dir.path, (long long)run->at.step);
         }
         TRY(train_save(run));
         train_wait_save(run);
-        if (run->rejected) return end_broken(run);
-        if (!run->save_failed) break;
+        if (run->save.is_rejected) return end_broken(run);
+        if (!run->save.has_failed) break;
         double left_s = begin_s + last_save_s - clock_now_s();
         if (left_s <= 0 || signals_count() != n_signal)
             return err_set("the last checkpoint could not be saved");

@@ -30,10 +30,10 @@ int train_is_trace_edge(const Run *run, int64_t done)
 void train_note_pace(Run *run, double dt_s)
 {
     const double share = 0.1;
-    int          n     = run->n_timed++;
-    run->step_s        = n < 2 ? dt_s : (1 - share) * run->step_s + share * dt_s;
+    int          n     = run->pace.n_step++;
+    run->pace.step_s   = n < 2 ? dt_s : (1 - share) * run->pace.step_s + share * dt_s;
     if (run->first_step == 0) {
-        run->at.step_s = run->step_s;
+        run->at.step_s = run->pace.step_s;
     } else if (n > 0) {
         run->at.step_s = (1 - share) * run->at.step_s + share * dt_s;
     }
@@ -63,16 +63,17 @@ static const char *measure(const Run *run) { return run->task->metric[run->task-
 
 int train_after_eval(Run *run, double val)
 {
-    const RecipeEval *e = &run->r->eval;
-    run->last_val       = val;
-    run->val_step       = run->at.step;
+    const RecipeEval *e  = &run->r->eval;
+    run->last_eval.value = val;
+    run->last_eval.step  = run->at.step;
+    run->save.best_waits = 0; /* a best one that could not be saved is gone now */
     if (is_better(run->task, val, run->at.best_val)) {
         run->at.best_val  = val;
         run->at.bad_evals = 0;
-        run->is_best      = run->r->checkpoint.best && run->at.step > 0;
+        run->save.is_best = run->r->checkpoint.best && run->at.step > 0;
     } else {
         run->at.bad_evals++;
-        run->is_best = 0;
+        run->save.is_best = 0;
     }
     if (run->at.step == 0) return 0; /* an untrained model cannot have reached anything */
     if (is_reached(run, val)) {

@@ -14,6 +14,7 @@
 #include "conf/recipe.h"
 #include "data/source.h"
 #include "dev/dev.h"
+#include "task/ask.h"
 
 #include <stdio.h>
 
@@ -68,65 +69,10 @@ typedef struct {
     int         larger; /* 1: larger is better */
 } TaskMetric;
 
-/* What `brim sample`, and a run with watch.samples, asks for. */
-typedef struct {
-    const char *prompt;      /* NULL: the task's own */
-    const char *prompt_file; /* one prompt a line instead; NULL: none */
-    const char *prompt_ids;  /* ids instead: "1,2,3"; NULL: none */
-    int64_t     batch;       /* most prompts at a time; 0: the task's choice */
-    int64_t     n_unit;
-    int         n_unit_given; /* 1: a user asked for n_unit */
-    double      temperature;  /* 0: the most likely */
-    int64_t     top_k;        /* 0: all */
-    double      top_p;        /* the most likely that make up this share; 0 or 1: all */
-    double      repetition;   /* logits of what has occurred are divided by this; 0 or 1: not */
-    uint64_t    seed;
-    const char *stop;    /* texts that end a sample, separated by |; NULL: none */
-    int         ends;    /* 1: an end-of-text token ends a sample */
-    int         ids;     /* 1: the new ids of each prompt on a line of their own, last */
-    int         rate;    /* 1: says how fast, on standard error */
-    FILE       *picture; /* where a task that has one writes a PNG, JPEG or GIF; NULL: none is wanted */
-} TaskSample;
-
 /* Steps [from, until). */
 typedef struct {
     int64_t from, until;
 } TaskStage;
-
-/* What `brim predict` asks for. */
-typedef struct {
-    char *const *path; /* files, or folders of samples */
-    int          n_path;
-    int64_t      top;     /* so many answers of each sample */
-    const char  *picture; /* a picture of samples and answers goes there; NULL: none */
-    int64_t      n_shown; /* samples of a set in the list and in the picture */
-    const char  *logits;  /* file to write, .npy: a row for each sample; NULL: none */
-} TaskPredict;
-/* What `brim eval --ids` asks for. */
-typedef struct {
-    const char *ids;    /* file of token ids */
-    const char *logits; /* file to write, .npy; NULL: none */
-    int         json;   /* one JSON object instead of text */
-} TaskScore;
-
-/* What `brim export` asks for. */
-typedef struct {
-    const char *run;        /* the run's folder */
-    const char *checkpoint; /* folder of the chosen one; verified */
-    const char *out;        /* folder to write */
-    const char *dtype;      /* "float32", "bfloat16", "float16"; NULL: the task's choice */
-    int64_t     part_bytes; /* most bytes of weights in one file; 0: the task's choice */
-    int64_t     step;       /* of the checkpoint; 0: nothing was trained */
-} TaskExport;
-
-/* What `brim play` asks for. */
-typedef struct {
-    int64_t     n_episode;
-    const char *out;         /* FILE.gif; NULL: none */
-    int         in_terminal; /* 1: draw there */
-    uint64_t    seed;
-    FILE       *text; /* where results are said; NULL: standard output */
-} TaskPlay;
 
 /* What an evaluation found. */
 typedef struct {
@@ -155,11 +101,24 @@ struct Task {
     const char *lighter_net, *lighter_sample; /* keys that make weights, activations smaller; for advice */
     const char *noise; /* said of data that are noise, and cannot be learned; NULL: never */
 
+    /* ---- losses and measures ---- */
+
     const TaskLoss   *loss; /* by slot */
     int               n_loss;
     const TaskMetric *metric;
     int               n_metric, best; /* best: the one that early stopping and the best checkpoint go by */
     int spikes; /* 1: a loss far above its running mean is a failed step; not for signed losses */
+    /* What follows from the measures of an evaluation, at most TASK_NUMBERS; returns how many. NULL:
+     * nothing. */
+    int (*also)(const TaskEval *e, const Recipe *r, TaskNumber *out);
+    /* The one of these that compares runs whose targets differ in size: the measure that counts, divided by
+     * the size of a target and by a constant. NULL: none. */
+    const char *fair;
+    void (*print_eval)(const TaskEval *e, const Recipe *r, FILE *out);
+    /* Units that an evaluation took, where its samples do not say so. NULL: `units` for each sample. */
+    int64_t (*eval_units)(const TaskEval *e);
+
+    /* ---- what a recipe means; no job is there yet ---- */
 
     int64_t (*units)(const Recipe *r); /* units in one sample */
     int64_t (*rows)(const Recipe *r);  /* rows of activations in one sample */
@@ -167,13 +126,11 @@ struct Task {
     int64_t (*chunk_rows)(const Recipe *r, DType compute, int64_t n, double bytes);
     /* Samples that a micro-batch must hold together; the step has a multiple of them. NULL: 1. */
     int64_t (*together)(const Recipe *r);
+    /* Samples of one update, where a step has several updates; a micro-batch divides them. NULL: all. */
+    int64_t (*update_samples)(const Recipe *r);
     /* Fills in keys that follow from the data, after the recipe was read. need_data 0: data may be
      * elsewhere. Negative after recipe_blame(). NULL: none. */
     int (*complete)(Recipe *r, int need_data);
-    /* Writes what belongs beside the run's recipe into this folder, and notes in Job.recipe where it is.
-     * Called before the recipe is written. train: the source; NULL: there is none. Negative after err_set().
-     * NULL: nothing. */
-    int (*keep)(Job *j, const Source *train, const char *folder);
     /* Sets what `brim plan --grow WHAT` grows to its n-th value, n = 1, 2, ...; returns the value, 0 when
      * there are no more, negative after err_user() for another WHAT. NULL: nothing grows. */
     int64_t (*grow)(Recipe *r, const char *what, int64_t n);
@@ -181,6 +138,10 @@ struct Task {
     TaskStage (*stage)(const Recipe *r, int64_t step, Recipe *out);
     /* What a recipe may say and no plan can give: negative after recipe_blame(). NULL: nothing. */
     int (*check)(const Recipe *r);
+    int (*is_noise)(const Recipe *r); /* NULL: never */
+    int (*has_val)(const Recipe *r);  /* 0: nothing is kept for validation */
+
+    /* ---- the job ---- */
 
     /* Declares nets and fields, then store_seal() is called; then records programs and schedules. Negative
      * after err_user()/err_set(). */
@@ -188,15 +149,37 @@ struct Task {
     int (*record)(Job *j);
     void (*release)(Job *j);       /* frees what declare took from the heap; NULL: nothing */
     int (*init_constants)(Job *j); /* uploads tables; NULL: none */
-    /* Loads the weights that a new run begins with, if the recipe names some. Called when no checkpoint was
-     * found. NULL: never any. */
-    int (*begin)(Job *j);
 
-    int (*is_noise)(const Recipe *r); /* NULL: never */
-    int (*has_val)(const Recipe *r);  /* 0: nothing is kept for validation */
+    /* ---- data ---- */
+
     int (*open_train)(Source **out, const Recipe *r);
     /* most > 0: only so many samples, evenly spread. train: the training source if it is open, or NULL. */
     int (*open_val)(Source **out, const Recipe *r, int64_t most, const Source *train);
+
+    /* ---- a run ---- */
+
+    /* Loads the weights that a new run begins with, if the recipe names some. Called when no checkpoint was
+     * found. NULL: never any. */
+    int (*begin)(Job *j);
+    /* Writes what belongs beside the run's recipe into this folder, and notes in Job.recipe where it is.
+     * Called before the recipe is written. train: the source; NULL: there is none. Negative after err_set().
+     * NULL: nothing. */
+    int (*keep)(Job *j, const Source *train, const char *folder);
+    /* Numbers of the step that has just ended, for metrics.jsonl, at most TASK_STEP_NUMBERS; returns how
+     * many. A task that has this function has nothing queued ahead, so the function may read the device.
+     * Negative after err_set(). NULL: none. */
+    int (*numbers)(Job *j, TaskNumber *out);
+    /* Says at the end of a run what was measured. mfu: share of the peak FLOP/s in the last steps, NAN when
+     * unknown. NULL: nothing. */
+    void (*summary)(Job *j, double mfu);
+    /* What lives on the host goes into kept tensors before a checkpoint, and comes back after one was loaded.
+     * The device is at rest. Negative after err_set(). NULL: nothing. */
+    int (*before_save)(Job *j);
+    int (*after_load)(Job *j);
+    /* State of its own in the checkpoint: so many bytes at Job.own_state, beside Job.kept. */
+    size_t own_state_bytes;
+
+    /* ---- what commands ask for (task/ask.h) ---- */
 
     /* NULL: the task has nothing to show. ask: writes what a sample needs of the job into r->ask, before the
      * job is made; NULL: nothing. */
@@ -209,34 +192,8 @@ struct Task {
     int (*score)(Job *j, const TaskScore *opt, FILE *out);
     /* Writes weights for other programs. NULL: none. Negative after err_user()/err_set(). */
     int (*export_to)(const Recipe *r, const TaskExport *opt);
-    /* What follows from the measures of an evaluation, at most TASK_NUMBERS; returns how many. NULL:
-     * nothing. */
-    int (*also)(const TaskEval *e, const Recipe *r, TaskNumber *out);
-    /* The one of these that compares runs whose targets differ in size: the measure that counts, divided by
-     * the size of a target and by a constant. NULL: none. */
-    const char *fair;
-    void (*print_eval)(const TaskEval *e, const Recipe *r, FILE *out);
-    /* Units that an evaluation took, where its samples do not say so. NULL: `units` for each sample. */
-    int64_t (*eval_units)(const TaskEval *e);
-
-    /* Numbers of the step that has just ended, for metrics.jsonl, at most TASK_STEP_NUMBERS; returns how
-     * many. A task that has this function has nothing queued ahead, so the function may read the device.
-     * Negative after err_set(). NULL: none. */
-    int (*numbers)(Job *j, TaskNumber *out);
-    /* Says at the end of a run what was measured. mfu: share of the peak FLOP/s in the last steps, NAN when
-     * unknown. NULL: nothing. */
-    void (*summary)(Job *j, double mfu);
-    /* Samples of one update, where a step has several updates; a micro-batch divides them. NULL: all. */
-    int64_t (*update_samples)(const Recipe *r);
-    /* What lives on the host goes into kept tensors before a checkpoint, and comes back after one was loaded.
-     * The device is at rest. Negative after err_set(). NULL: nothing. */
-    int (*before_save)(Job *j);
-    int (*after_load)(Job *j);
     /* Episodes of a trained policy for people. NULL: the task has none. */
     int (*play)(Job *j, const TaskPlay *opt);
-
-    /* State of its own in the checkpoint: so many bytes at Job.own_state, beside Job.kept. */
-    size_t own_state_bytes;
 };
 
 #endif
