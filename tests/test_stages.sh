@@ -102,12 +102,6 @@ sleep 0.1; kill -TERM $pid; wait $pid; rc=$?
 [ $rc -eq 0 ] && grep -q 'rolled back to step 4' left.log && grep -q 'SIGTERM received' left.log &&
     grep -q '"skip": \[\[' "$(ls -d runs/left/checkpoints/step-* | tail -n 1)/state.json"
 verdict "also when a signal ends the run just then" $? "exit code $rc: $(tail -n 4 left.log)"
-BRIM_SLOW=sleep:3000 "$brim" train clips.yaml run=asked steps=60 'stages=[2:16x8]' \
-    >asked.log 2>&1 </dev/null & pid=$!
-for _ in $(seq 400); do [ -e runs/asked/checkpoints/step-00000004 ] && break; sleep 0.05; done
-kill -INT $pid; wait $pid; rc=$?
-[ $rc -eq 0 ] && [ "$(grep -c 'stopping after this step; Ctrl-C' asked.log)" -eq 1 ]
-verdict "a signal is answered in every stage" $? "exit code $rc: $(tail -n 4 asked.log)"
 videos=/usr/share/doc/opencv-doc/examples/data
 if [ "${STAGES_LONG:-}" ] && [ -r $videos/vtest.avi ]; then
     for v in Megamind tree vtest; do mkdir -p "v/$v"; ln -s "$videos/$v.avi" "v/$v/"; done
