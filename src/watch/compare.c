@@ -28,7 +28,7 @@ static void cell_device(const Compared *c, char *buf) { str_copy(buf, CELL, c->v
 
 static void cell_step(const Compared *c, char *buf)
 {
-    double step = series_last(c->series, "step");
+    double step = series_step(c->series);
     if (c->view->steps > 0) {
         snprintf(buf, CELL, "%.0f / %lld", step, (long long)c->view->steps);
     } else {

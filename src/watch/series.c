@@ -283,6 +283,12 @@ double series_last(const Series *s, const char *key)
     return c < 0 ? NAN : s->last[c];
 }
 
+double series_step(const Series *s)
+{
+    double step = series_last(s, "step");
+    return isnan(step) ? 0 : step;
+}
+
 const char *series_text(const Series *s, const char *key)
 {
     for (int i = 0; i < s->n_text; i++) {

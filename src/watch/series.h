@@ -57,6 +57,7 @@ int series_is_plain(const char *key);
 int         series_find(const Series *s, const char *key);   /* column, -1: none */
 double      series_first(const Series *s, const char *key);  /* oldest value that is kept, or NAN */
 double      series_last(const Series *s, const char *key);   /* newest value, or NAN */
+double      series_step(const Series *s);                    /* updates done: 0 of a file without lines */
 const char *series_text(const Series *s, const char *key);   /* newest text, or "" */
 double      series_at(const Series *s, int column, int row); /* NAN for column -1 */
 /* The same, larger: the highest. */
