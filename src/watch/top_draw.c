@@ -131,7 +131,7 @@ static void draw_run(Screen *s, const RunView *v, int row, int selected)
 {
     char   rate[32], mfu[16], steps[32], t[32];
     Style  style = selected ? STYLE_SELECTED : STYLE_PLAIN;
-    double per_s = series_last(&v->tail, "per_s"), step = series_last(&v->tail, "step");
+    double per_s = series_last(&v->tail, "per_s"), step = series_step(&v->tail);
     int    name = name_width(s);
     screen_put(s, row, 0, 2, style, selected ? (s->ascii ? "> " : "\xe2\x96\xb8 ") : "  ");
     screen_put(s, row, 2, name, style, v->name);
@@ -240,6 +240,15 @@ static int draw_curves(Screen *s, const RunView *v, const Series *series, int ro
     return row;
 }
 
+/* As many of a note's words as fit, up to a comma or a colon: half a word says nothing. */
+static void draw_note(Screen *s, int row, int column, const char *note)
+{
+    int room = s->columns - column, n = (int)strlen(note);
+    while (n > room || (note[n] && !strchr(",:", note[n])))
+        if (n-- == 0) return;
+    if (n > 0) screen_put(s, row, column, n, STYLE_PLAIN, note);
+}
+
 static int draw_waterfall(Screen *s, const RunView *v, const Series *series, int row, int end)
 {
     WaterfallPart part[WATERFALL_PARTS];
@@ -249,8 +258,9 @@ static int draw_waterfall(Screen *s, const RunView *v, const Series *series, int
     for (int i = 0; i < n; i++, row++) {
         screen_put(s, row, 0, 25, STYLE_PLAIN, part[i].name);
         screen_bar(s, row, 26, MAX(10, s->columns / 4), part[i].share);
-        screen_printf(s, row, 27 + MAX(10, s->columns / 4), STYLE_PLAIN, "%5.1f%%  %s", 100 * part[i].share,
-                      part[i].note);
+        int c = screen_printf(s, row, 27 + MAX(10, s->columns / 4), STYLE_PLAIN, "%5.1f%%  ",
+                              100 * part[i].share);
+        draw_note(s, row, c, part[i].note);
     }
     return row;
 }
