@@ -111,6 +111,29 @@ async function addresses(context) {
   await page.close();
 }
 
+/* Labels of an axis differ, however close the values are. */
+async function axes(context) {
+  const page = await context.newPage();
+  await page.goto(url + '#one');
+  const seen = await page.evaluate(() => [labels([216100, 216200, 216300], count), labels([680.2, 680.4], watts),
+    labels([61, 61.5, 62], timeText), labels([100, 100.5, 101], stepText), labels([1e5, 2e5], count), labels([5, 10], timeText),
+    ticks(37.2 * 2 ** 20, 39 * 2 ** 20, 4, false, true).map(v => bytes(v))].map(t => t.join(' ')).join('; '));
+  verdict('labels of an axis differ', seen === '216.1k 216.2k 216.3k; 680.2 W 680.4 W; 1:01.0 1:01.5 1:02.0; 100  101; 100k 200k; 0:05 0:10; ' +
+    '37.5 MiB 38 MiB 38.5 MiB 39 MiB', seen);
+  await page.close();
+}
+
+/* One run is drawn while another is still on its way. */
+async function slowRun(context) {
+  const page = await context.newPage();
+  await page.route('**/api/runs/two?*', async r => { await new Promise(done => setTimeout(done, 1500)); await r.continue(); });
+  await page.goto(url + '#one,two');
+  const both = await until(page, () => { const e = document.querySelector('[data-title="Loss"] .legend'); return e && e.textContent.includes('two'); });
+  const titles = await page.$$eval('#plots [data-title]', all => all.map(e => e.dataset.title));
+  verdict('a run that comes late adds no plot of its steps', both && !titles.includes('step'), titles.join('; '));
+  await page.close();
+}
+
 /* What a live run writes while it trains. */
 async function liveSamples(context) {
   const page = await context.newPage();
@@ -186,6 +209,8 @@ async function phone(context) {
   if (process.env.BRIM_BROWSER_ALL) await desktop(other, true);
   await otherTask(wide);
   await addresses(wide);
+  await axes(wide);
+  await slowRun(wide);
   await liveSamples(wide);
   if (process.argv[6]) await trace(wide, process.argv[6]);
   await phone(small);
