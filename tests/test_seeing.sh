@@ -66,6 +66,15 @@ verdict "a trace beyond the last step" $? "$(seen)"
 brim train tiny.yaml run=short --fresh steps=4 trace=1000 eval.every=0 watch.report=false
 [ $rc -eq 0 ] && says '\(a smaller trace\)$'
 verdict "a trace that is longer than the run" $? "$(seen)"
+# The trace is done with step 4. Steps 4 to 6 are skipped, and the run goes back to before where it began.
+export BRIM_FAULT=nan:4-6
+brim train tiny.yaml run=back steps=8 trace=1 trace_skip=3 trace_warmup=0 max_skips=3 checkpoint.every=2 \
+    watch.report=false
+unset BRIM_FAULT
+[ $rc -eq 0 ] && says 'rolled back to step 2;' && [ "$(grep -c 'trace of 1 step' said)" -eq 1 ] &&
+    ! grep -q '"cat": "step", "ph": "X", "ts": [0-9.]*, "dur": -' runs/back/trace.json &&
+    [ "$(grep -o '"cat": "step"' runs/back/trace.json | wc -l)" -eq 1 ]
+verdict "a trace that is done stays, when the run goes back" $? "$(grep -o '"cat": "step"[^}]*' runs/back/trace.json)"
 
 [ "$(wc -l <runs/seen/samples.jsonl)" -eq 6 ] &&
     grep -q '"step": 30, "prompt": "The", "text": "' runs/seen/samples.jsonl
