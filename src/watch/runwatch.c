@@ -159,7 +159,9 @@ static void watch_begin(void *self, const WatcherRun *run)
     RunWatch   *w = (RunWatch *)self;
     struct stat st;
     RunFacts   *f = &w->facts;
-    w->run        = *run;
+    /* A run with stages begins with each of them. */
+    w->run          = *run;
+    w->has_activity = w->events_failing = 0;
     facts_init(f);
     str_copy(w->dir, sizeof w->dir, run->dir);
     str_copy(w->name, sizeof w->name, run->name);
