@@ -74,7 +74,8 @@ unset BRIM_FAULT
 [ $rc -eq 0 ] && says 'rolled back to step 2;' && [ "$(grep -c 'trace of 1 step' said)" -eq 1 ] &&
     ! grep -q '"cat": "step", "ph": "X", "ts": [0-9.]*, "dur": -' runs/back/trace.json &&
     [ "$(grep -o '"cat": "step"' runs/back/trace.json | wc -l)" -eq 1 ]
-verdict "a trace that is done stays, when the run goes back" $? "$(grep -o '"cat": "step"[^}]*' runs/back/trace.json)"
+verdict "a trace that is done stays, when the run goes back" $? \
+    "$(grep -o '"cat": "step"[^}]*' runs/back/trace.json)"
 
 [ "$(wc -l <runs/seen/samples.jsonl)" -eq 6 ] &&
     grep -q '"step": 30, "prompt": "The", "text": "' runs/seen/samples.jsonl
