@@ -220,7 +220,9 @@ static void print_rows(const BenchResult *b, const OpRowTime *row, int n, double
     fprintf(out, "%-36s %6s %10.3f %6s %9s %8s %6.0f%%   (step as a whole: %.3f ms)\n", "sum, each op alone",
             "", sum * 1e3, "", "", "", 100 * limit / sum, b->step_s * 1e3);
     if (cached)
-        fprintf(out, "* faster than memory is: alone, the op finds its data in a cache; counted as 100 %%\n");
+        fprintf(
+            out,
+            "* faster than the measured rates: alone, the op finds its data in a cache; counted as 100 %%\n");
 }
 
 /* Ops of one program are timed alone, again and again; a real step before each makes the numbers real
