@@ -29,6 +29,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utime.h>
 
 typedef struct {
     char dir[64], path[128];
@@ -512,6 +513,37 @@ static void test_axes(void **state)
     alarm(0);
 }
 
+/* One run more than are shown: it takes the place of the oldest one, and the others stay open. */
+static void test_many_runs(void **state)
+{
+    Rig                 *r = *state;
+    Runs                 runs;
+    char                 path[256], name[16];
+    const struct utimbuf old = { 1, 1 };
+    for (int i = RUNS_MOST; i >= 0; i--) { /* "m000" comes last, and first in the listing */
+        snprintf(path, sizeof path, "%s/runs/m%03d", r->dir, i);
+        assert_int_equal(file_make_folders(path), 0);
+        strcat(path, "/metrics.jsonl");
+        if (i > 0) put(path, "w", "{\"step\":1,\"loss\":2}\n");
+        if (i == RUNS_MOST) assert_int_equal(utime(path, &old), 0);
+    }
+    assert_int_equal(runs_init(&runs, base_of(r)), 0);
+    runs_refresh(&runs);
+    assert_int_equal(runs.n_run, RUNS_MOST);
+    RunView *v = runs_find(&runs, "m100");
+    assert_non_null(v);
+    assert_non_null(runs_series(&runs, v));
+    put(path, "w", "{\"step\":1,\"loss\":2}\n");
+    assert_int_equal(runs_refresh(&runs), 1);
+    assert_int_equal(runs.n_run, RUNS_MOST);
+    assert_ptr_equal(runs_find(&runs, "m100"), v);
+    assert_non_null(v->full);
+    snprintf(name, sizeof name, "m%03d", RUNS_MOST);
+    assert_null(runs_find(&runs, name));
+    assert_non_null(runs_find(&runs, "m000"));
+    runs_deinit(&runs);
+}
+
 static void test_states(void **state)
 {
     Rig *r = *state;
@@ -801,6 +833,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_report, setup, teardown),
         cmocka_unit_test_setup_teardown(test_report_of_nothing, setup, teardown),
         cmocka_unit_test(test_axes),
+        cmocka_unit_test_setup_teardown(test_many_runs, setup, teardown),
         cmocka_unit_test_setup_teardown(test_states, setup, teardown),
         cmocka_unit_test_setup_teardown(test_new_facts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
