@@ -513,6 +513,47 @@ static void test_axes(void **state)
     alarm(0);
 }
 
+/* A machine with eight GPUs, each with a program, on a terminal of 24 rows: all of them are there. */
+static void test_eight_gpus(void **state)
+{
+    Rig     *r = *state;
+    Runs     runs;
+    Gpus    *g = calloc(1, sizeof *g);
+    TopState t = { 0 };
+    assert_non_null(g);
+    make_run(r, "one", 1, "");
+    assert_int_equal(runs_init(&runs, base_of(r)), 0);
+    runs_refresh(&runs);
+    g->n_gpu = 8;
+    for (int i = 0; i < g->n_gpu; i++) {
+        g->gpu[i].n_process      = 1;
+        g->gpu[i].process[0].pid = 4000 + i;
+        strcpy(g->gpu[i].process[0].name, "python");
+    }
+    for (int view = TOP_OVERVIEW; view <= TOP_GPUS; view += TOP_GPUS) {
+        Screen s;
+        char  *text, pid[16];
+        size_t n;
+        t.view = (TopView)view;
+        assert_int_equal(screen_init(&s, 80, 24, 1), 0);
+        top_draw(&s, &runs, g, &t, NULL);
+        FILE *f = open_memstream(&text, &n);
+        screen_write(&s, f);
+        fclose(f);
+        for (int i = 0; i < g->n_gpu; i++) {
+            snprintf(pid, sizeof pid, "\ngpu%d ", i);
+            if (!strstr(text, pid)) fail_msg("GPU %d is not in:\n%s", i, text);
+            snprintf(pid, sizeof pid, "pid %d", 4000 + i);
+            if (view == TOP_GPUS && !strstr(text, pid)) fail_msg("%s is not in:\n%s", pid, text);
+        }
+        assert_non_null(strstr(text, view == TOP_GPUS ? " CPUs\n" : "30/30"));
+        free(text);
+        screen_deinit(&s);
+    }
+    runs_deinit(&runs);
+    free(g);
+}
+
 /* One run more than are shown: it takes the place of the oldest one, and the others stay open. */
 static void test_many_runs(void **state)
 {
@@ -834,6 +875,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_report_of_nothing, setup, teardown),
         cmocka_unit_test(test_axes),
         cmocka_unit_test_setup_teardown(test_many_runs, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_eight_gpus, setup, teardown),
         cmocka_unit_test_setup_teardown(test_states, setup, teardown),
         cmocka_unit_test_setup_teardown(test_new_facts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
