@@ -29,7 +29,7 @@ function count(v, digits = 3) {
 }
 function plain(v, digits = 4) {
   return v === 0 ? '0'
-    : Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3 ? v.toExponential(digits - 3)
+    : Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3 ? (+v.toExponential(digits - 3)).toExponential()
     : String(+v.toPrecision(digits));
 }
 function share(v) { return (100 * v).toFixed(1) + ' %'; }
@@ -49,10 +49,10 @@ function stepText(v, digits) {
   return Math.abs(v - Math.round(v)) > 1e-6 ? '' : count(Math.round(v), digits);
 }
 function timeText(s, digits = 4) {
-  const decimals = digits - 4;
-  s = +s.toFixed(decimals);
+  s = +s.toFixed(digits - 4);
   const h = Math.floor(s / 3600), m = Math.floor(s / 60) % 60, two = n => String(n).padStart(2, '0');
-  const seconds = (s % 60).toFixed(decimals).padStart(decimals ? decimals + 3 : 2, '0');
+  const [whole, part] = String(+(s % 60).toFixed(digits - 4)).split('.');
+  const seconds = two(whole) + (part ? '.' + part : '');
   return h ? `${h}:${two(m)}:${seconds}` : `${m}:${seconds}`;
 }
 const known = v => v !== undefined && v !== null && Number.isFinite(v);

@@ -29,15 +29,17 @@ function visible(line, view) {
   return { ...line, x, y };
 }
 
-/* Labels of an axis, with as many digits as tell one from another. */
+/* Labels of an axis, with as many digits as tell what stands there: 697.5 W is not called 698 W. A place that
+ * takes more than eight digits is no round one; then it is enough that the labels differ. */
 function labels(values, format) {
-  let out;
+  const text = digits => values.map(v => v === null ? '' : format(v, digits)), exact = text(9);
+  let usable = null;
   for (const digits of [undefined, 5, 6, 7, 8]) {
-    out = values.map(v => v === null ? '' : format(v, digits));
-    const shown = out.filter(Boolean);
-    if (new Set(shown).size === shown.length) break;
+    const out = text(digits), shown = out.filter(Boolean);
+    if (out.every((t, i) => t === exact[i])) return out;
+    if (!usable && new Set(shown).size === shown.length) usable = out;
   }
-  return out;
+  return usable || exact;
 }
 
 /* Ticks at 1, 2, 5 times powers of ten; on a logarithmic axis over more than two decades at powers alone. */
@@ -111,13 +113,13 @@ function plainPlot(area, onCursor) {
     pen.strokeStyle = cssColor('--grid');
     pen.lineWidth = 1;
     pen.textAlign = 'right';
-    const atY = ticks(y0, y1, 4, view.logY, view.binary), textY = labels(atY, view.format);
+    const atY = ticks(y0, y1, 5, view.logY, view.binary), textY = labels(atY, view.format);
     atY.forEach((v, i) => {
       pen.beginPath(); pen.moveTo(left, py(v)); pen.lineTo(w - right, py(v)); pen.stroke();
       pen.fillText(textY[i], left - 6, py(v) + 4);
     });
     pen.textAlign = 'center';
-    const atX = ticks(x0, x1, Math.max(2, Math.floor(w / 90)), view.logX), textX = labels(atX, view.formatX);
+    const atX = ticks(x0, x1, Math.max(2, Math.floor(w / 70)), view.logX), textX = labels(atX, view.formatX);
     atX.forEach((v, i) => pen.fillText(textX[i], px(v), h - 8));
     pen.lineJoin = 'round';
     for (const l of inside) {
