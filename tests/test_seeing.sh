@@ -110,6 +110,8 @@ export BRIM_SLOW=sleep:100000
     grep -q '^run: "tiny-doctor"' tiny.doctor.yaml && [ ! -e runs/look ]
 verdict "a starved recipe: the doctor names the data and writes a recipe" $? \
     "exit code $rc: $(cat out; tail -n 2 err)"
+grep -q 'look step [1-9]' err && ! grep -q 'left$\|1000000\|trace.json' err
+verdict "a look says nothing of steps that it does not take, and of a trace that goes" $? "$(cat err)"
 before=$(sed -n 's/.*: \([0-9.]*\) ms a step, .*/\1/p' out | head -n 1)
 want=$(grep -A1 '. data: steps wait' out | sed -n 's/.* -> \([0-9.]*\) ms a step/\1/p')
 "$brim" doctor tiny.doctor.yaml --seconds 1 >out 2>err; rc=$?

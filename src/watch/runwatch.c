@@ -336,15 +336,27 @@ static int watch_enough(void *self)
     return lasting >= w->look_s && (w->n_step >= MANY || lasting >= PATIENCE * w->look_s);
 }
 
+/* The trace of a look goes with its folder: nobody is sent there. */
+static void rest_tracer(RunWatch *w, Job *job, int64_t step)
+{
+    char        path[1100];
+    FactsTrace *sums = &w->facts.trace;
+    snprintf(path, sizeof path, "%s/trace.json", w->dir);
+    if (!tracer_rest(w->tracer, job, step, path, sums)) return;
+    if (w->look_s <= 0)
+        log_info("trace of %.0f step%s: %s", sums->steps, str_plural((int64_t)sums->steps), path);
+    if (write_facts(w, NULL) < 0) complain("watch.json");
+}
+
 static void watch_rest(void *self, Job *job, int64_t step, int is_eval)
 {
     RunWatch *w = (RunWatch *)self;
-    char      path[1100];
     if (!is_ours(w)) return;
-    snprintf(path, sizeof path, "%s/trace.json", w->dir);
-    if (!is_eval && tracer_rest(w->tracer, job, step, path, &w->facts.trace) && write_facts(w, NULL) < 0)
-        complain("watch.json");
-    if (is_eval) samples_take(&w->samples, job, step, w->events);
+    if (is_eval) {
+        samples_take(&w->samples, job, step, w->events);
+    } else {
+        rest_tracer(w, job, step);
+    }
 }
 
 static void watch_rewind(void *self, int64_t step)
