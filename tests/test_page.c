@@ -424,6 +424,34 @@ static void test_compare_targets(void **state)
     free(t);
 }
 
+/* The title of a plot names a measure only if all runs go by it. */
+static void test_compare_picture(void **state)
+{
+    static const char *const facts[] = {
+        "{\"metrics\":[{\"name\":\"val_loss\"}],\"best\":0}",
+        "{\"metrics\":[{\"name\":\"val_return\",\"larger\":true}],\"best\":0}"
+    };
+    static const char *const want[] = { ">Validation loss, smaller is better<",
+                                        ">Validation, own measures<" };
+    Rig                     *r      = *state;
+    CompareRun               runs[] = { { base_of(r), "one" }, { base_of(r), "two" } };
+    char                     path[256], picture[256], *text;
+    size_t                   n;
+    make_run(r, "one", 0.001, "");
+    make_run(r, "two", 0.001, "");
+    snprintf(path, sizeof path, "%s/runs/two/metrics.jsonl", r->dir);
+    put(path, "a", "{\"step\":30,\"val_return\":200}\n");
+    snprintf(path, sizeof path, "%s/runs/two/watch.json", r->dir);
+    snprintf(picture, sizeof picture, "%s/both.svg", r->dir);
+    for (int i = 0; i < ARRAY_LEN(facts); i++) {
+        put(path, "w", facts[i]);
+        assert_int_equal(compare_picture(runs, 2, picture), 0);
+        assert_int_equal(file_read_all(picture, 1 << 20, &text, &n), 0);
+        if (!strstr(text, want[i])) fail_msg("no %s", want[i]);
+        free(text);
+    }
+}
+
 static void test_report(void **state)
 {
     Rig   *r = *state;
@@ -871,6 +899,7 @@ int main(void)
         cmocka_unit_test(test_gate),
         cmocka_unit_test_setup_teardown(test_compare, setup, teardown),
         cmocka_unit_test_setup_teardown(test_compare_targets, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_compare_picture, setup, teardown),
         cmocka_unit_test_setup_teardown(test_report, setup, teardown),
         cmocka_unit_test_setup_teardown(test_report_of_nothing, setup, teardown),
         cmocka_unit_test(test_axes),

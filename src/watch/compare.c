@@ -410,14 +410,15 @@ static int write_picture(Compared *c, int n, const char *path)
 {
     SvgPlot plot[3];
     char    measure[CELL + 16], cell[CELL], rate[64];
-    int     alike = 1;
+    int     alike = 1, same = 1;
     for (int i = 0; i < n; i++) {
         title_of(c, n, i, c[i].title);
         alike &= strcmp(c[i].view->units, c[0].view->units) == 0;
+        same &= strcmp(facts_best(&c[i].view->facts), facts_best(&c[0].view->facts)) == 0;
     }
     const char *fair = targets_differ(c, n) ? c[0].view->facts.fair : NULL;
     measure_of(&c[0], fair, cell);
-    snprintf(measure, sizeof measure, "Validation %s", cell);
+    snprintf(measure, sizeof measure, "Validation%s%s", same ? " " : ", own measures", same ? cell : "");
     snprintf(rate, sizeof rate, "Rate, %s/s", alike ? c[0].view->units : "own units");
     add_plot(&plot[0], "Loss", c, n, "loss");
     add_plot(&plot[1], measure, c, n, fair);
