@@ -409,7 +409,7 @@ static void add_plot(SvgPlot *p, const char *title, const Compared *c, int n, co
 static int write_picture(Compared *c, int n, const char *path)
 {
     SvgPlot plot[3];
-    char    measure[CELL + 16], cell[CELL], rate[64];
+    char    measure[CELL + 32], cell[CELL], rate[64];
     int     alike = 1, same = 1;
     for (int i = 0; i < n; i++) {
         title_of(c, n, i, c[i].title);
