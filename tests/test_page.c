@@ -17,7 +17,6 @@
 #include "watch/report.h"
 #include "watch/screen.h"
 #include "watch/series.h"
-#include "watch/svg.h"
 #include "watch/top_draw.h"
 #include "watch/waterfall.h"
 
