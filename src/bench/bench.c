@@ -284,7 +284,7 @@ static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, const BenchO
     return rc;
 }
 
-static void describe(BenchResult *out, const Setup *s, const Recipe *r)
+static void describe(BenchResult *out, const Setup *s)
 {
     JobChoice choice   = s->job->choice;
     out->hints         = s->dev->vt->hints;
@@ -347,7 +347,7 @@ int bench_run(BenchResult *out, const Task *task, const Recipe *r, const BenchOp
     int rc         = setup_open(&s, task, r, JOB_TRAIN);
     if (rc == 0) announce(&s);
     if (rc == 0) rc = bench_steps(out, &s, r, opt);
-    if (rc == 0) describe(out, &s, r);
+    if (rc == 0) describe(out, &s);
     if (rc == 0 && opt->measure_limit) rc = measure_limit(out, &s, r, opt);
     if (rc == 0 && opt->report) print_setup(out, &s, r, opt->report);
     setup_close(&s);

@@ -52,7 +52,7 @@ double planfacts_repeat_s(const Job *j, const Machine *m)
     return w.repeat_s;
 }
 
-static void fill_plan(FactsPlan *p, const Setup *s, const Recipe *r)
+static void fill_plan(FactsPlan *p, const Setup *s)
 {
     const Job *j = s->job;
     PlanWalk   w = { .job = j, .machine = &s->machine };
@@ -79,7 +79,7 @@ static void fill_plan(FactsPlan *p, const Setup *s, const Recipe *r)
     str_copy(p->machine, sizeof p->machine, !s->dev->vt->hints->is_late ? "cpu" : known ? known->key : "");
 }
 
-void planfacts_fill(RunFacts *f, const Setup *s, const Recipe *r)
+void planfacts_fill(RunFacts *f, const Setup *s)
 {
     const Task *t = s->job->task;
     f->n_metric   = MIN(t->n_metric, FACTS_METRICS);
@@ -91,7 +91,7 @@ void planfacts_fill(RunFacts *f, const Setup *s, const Recipe *r)
     if (t->fair) snprintf(f->fair, sizeof f->fair, "val_%s", t->fair);
     str_copy(f->unit, sizeof f->unit, t->one);
     str_copy(f->units, sizeof f->units, t->unit);
-    fill_plan(&f->plan, s, r);
+    fill_plan(&f->plan, s);
     int quota       = hostmem_quota();
     f->host.cpus    = host_cpus();
     f->host.allowed = hostmem_cpus();

@@ -174,7 +174,7 @@ static void watch_begin(void *self, const WatcherRun *run)
     f->first_step     = (double)run->first_step;
     if (w->r->eval.target != 0) f->target = w->r->eval.target;
     str_copy(f->unit, sizeof f->unit, run->unit);
-    if (run->setup) planfacts_fill(f, run->setup, w->r);
+    if (run->setup) planfacts_fill(f, run->setup);
     f->host.loader_threads = run->loader_threads;
     w->tracer              = tracer_create(w->r, run->first_step);
     if (stat(w->dir, &st) == 0) {
