@@ -124,6 +124,15 @@ async function axes(context) {
   await page.close();
 }
 
+/* The first page of a new user. */
+async function noRuns(context) {
+  const page = await context.newPage(), list = { host: { name: 'box', cpu_name: 'CPU', cpus: 2, no_gpu: 'none' }, gpus: [], runs: [] };
+  await page.route('**/events', r => r.fulfill({ contentType: 'text/event-stream', body: `event: runs\ndata: ${JSON.stringify(list)}\n\n` }));
+  await page.goto(url);
+  verdict('a page without runs says how to start one', await until(page, () => document.getElementById('empty').offsetHeight > 0), 'nothing');
+  await page.close();
+}
+
 /* One run is drawn while another is still on its way. */
 async function slowRun(context) {
   const page = await context.newPage();
@@ -212,6 +221,7 @@ async function phone(context) {
   await addresses(wide);
   await axes(wide);
   await slowRun(wide);
+  await noRuns(wide);
   await liveSamples(wide);
   if (process.argv[6]) await trace(wide, process.argv[6]);
   await phone(small);

@@ -237,6 +237,7 @@ function onRuns(text) {
   showRuns();
   follow();
   showTiles();
+  showEmpty();
 }
 
 function connect() {
@@ -521,13 +522,15 @@ function showTexts() {
   if (d) d.textsShown = d.texts;
 }
 
+function showEmpty() { $('empty').hidden = state.selected.length > 0; }
+
 let pending = false;
 function showAll() {
   if (pending) return;
   pending = true;
   requestAnimationFrame(() => {
     pending = false;
-    $('empty').hidden = state.selected.length > 0;
+    showEmpty();
     showTiles();
     showPlots();
     showWaterfall();
