@@ -133,6 +133,17 @@ async function noRuns(context) {
   await page.close();
 }
 
+/* The server refuses once, as when too many pages wait for events. */
+async function refusedOnce(context) {
+  const page = await context.newPage();
+  let asked = 0;
+  await page.route('**/events', r => asked++ ? r.continue() : r.fulfill({ status: 503, body: 'busy' }));
+  await page.goto(url + '#one');
+  verdict('a page that was refused asks again', await until(page, () => document.getElementById('link').textContent === 'live'),
+    `${asked} times: ${await page.textContent('#link')}`);
+  await page.close();
+}
+
 /* One run is drawn while another is still on its way. */
 async function slowRun(context) {
   const page = await context.newPage();
@@ -222,6 +233,7 @@ async function phone(context) {
   await axes(wide);
   await slowRun(wide);
   await noRuns(wide);
+  await refusedOnce(wide);
   await liveSamples(wide);
   if (process.argv[6]) await trace(wide, process.argv[6]);
   await phone(small);

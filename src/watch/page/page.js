@@ -240,6 +240,8 @@ function onRuns(text) {
   showEmpty();
 }
 
+/* A browser tries again by itself where nobody answers, but not after a refusal: too many pages, a proxy whose
+ * server is away. */
 function connect() {
   const source = new EventSource('events');
   source.addEventListener('open', () => {
@@ -249,6 +251,7 @@ function connect() {
   source.addEventListener('error', () => {
     $('link').textContent = 'no connection';
     $('link').className = 'link lost';
+    if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
   });
   source.addEventListener('runs', e => onRuns(e.data));
 }
