@@ -240,8 +240,8 @@ function onRuns(text) {
   showEmpty();
 }
 
-/* A browser tries again by itself where nobody answers, but not after a refusal: too many pages, a proxy whose
- * server is away. */
+/* A browser tries again by itself where nobody answers, but not after a refusal: too many pages, a proxy
+ * whose server is away. */
 function connect() {
   const source = new EventSource('events');
   source.addEventListener('open', () => {
