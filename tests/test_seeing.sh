@@ -55,6 +55,11 @@ head -c 5000 runs/seen/trace.json >cut.json
 [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q '^cut.json:1: ' err
 verdict "a trace that is cut short is refused in one line" $? "exit code $rc: $(cat err)"
 
+echo '[{"ph":"X","ts":5,"dur":300,"name":"k"},{"ph":"X","ts":605,"dur":100,"name":"k"}]' >other.json
+brim trace summarize other.json
+[ $rc -eq 0 ] && says '^no steps are marked, all of it is 0.700 ms: 0.400 ms busy \(57.1 %\), 0.300 ms idle;'
+verdict "a trace of another program, which marks no steps" $? "$(seen)"
+
 # A trace that cannot come is said, at the beginning or at the end.
 brim train tiny.yaml run=short eval.every=2 eval.target=6 trace=3 trace_skip=20 watch.report=false
 [ $rc -eq 0 ] && says 'no trace: it would have ended with step 24, and the run ended with step 2$' &&
