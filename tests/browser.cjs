@@ -118,9 +118,9 @@ async function axes(context) {
   const seen = await page.evaluate(() => [labels([216100, 216200, 216300], count), labels([695, 697.5, 700], watts),
     labels([61, 61.5, 62], timeText), labels([100, 100.5, 101], stepText), labels([1e5, 2e5], count), labels([5, 10], timeText),
     labels([2.2e7, 2.25e7], plain), labels([1e8, 1e9], bytes), labels([0.1 + 0.2, 0.4], plain), labels([null, 0, 0.52], percent),
-    ticks(37.2 * 2 ** 20, 39 * 2 ** 20, 4, false, true).map(v => bytes(v))].map(t => t.join(' ')).join('; '));
+    ticks(0.757, 5.2, 5, true), ticks(2.1, 3.4, 5, true).map(v => plain(v)), ticks(37.2 * 2 ** 20, 39 * 2 ** 20, 4, false, true).map(v => bytes(v))].map(t => t.join(' ')).join('; '));
   verdict('labels of an axis are exact', seen === '216.1k 216.2k 216.3k; 695 W 697.5 W 700 W; 1:01 1:01.5 1:02; 100  101; 100k 200k; ' +
-    '0:05 0:10; 2.2e+7 2.25e+7; 95.37 MiB 953.7 MiB; 0.3 0.4;  0 % 52 %; 37.5 MiB 38 MiB 38.5 MiB 39 MiB', seen);
+    '0:05 0:10; 2.2e+7 2.25e+7; 95.37 MiB 953.7 MiB; 0.3 0.4;  0 % 52 %; 1 2 5; 2.5 3; 37.5 MiB 38 MiB 38.5 MiB 39 MiB', seen);
   await page.close();
 }
 

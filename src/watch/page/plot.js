@@ -173,6 +173,10 @@ function plainPlot(area, onCursor) {
 
 /* ---- uPlot ---- */
 
+/* uPlot's own places on a logarithmic axis begin at its lower end, which is no round one. */
+function logAxis(binary) {
+  return { splits: (u, i, lo, hi) => ticks(lo, hi, 5, true, binary), filter: (u, places) => places };
+}
 const powersOfTwo = Array.from({ length: 51 }, (_, i) => 2 ** i);
 
 function fullPlot(area, onCursor) {
@@ -187,7 +191,7 @@ function fullPlot(area, onCursor) {
     const grid = { stroke: () => cssColor('--grid'), width: 1 };
     plot = new window.uPlot({
       ...size(),
-      padding: [8, 10, 0, 0],
+      padding: [8, 18, 0, 0],
       legend: { show: false },
       cursor: { points: { size: 6 }, drag: { x: true, y: false } },
       scales: {
@@ -195,9 +199,10 @@ function fullPlot(area, onCursor) {
         y: { distr: view.logY ? 3 : 1, range: (u, lo, hi) => padded([lo, hi], view.logY) },
       },
       axes: [
-        { ...axis, grid: { show: false }, size: 26, space: 70, values: (u, v) => labels(v, view.formatX) },
+        { ...axis, grid: { show: false }, size: 26, space: 70, values: (u, v) => labels(v, view.formatX),
+          ...(view.logX ? logAxis(false) : {}) },
         { ...axis, grid, size: 66, space: 34, values: (u, v) => labels(v, view.format),
-          ...(view.binary && !view.logY ? { incrs: powersOfTwo } : {}) },
+          ...(view.logY ? logAxis(view.binary) : view.binary ? { incrs: powersOfTwo } : {}) },
       ],
       series: [{}, ...lines.map(l => ({
         stroke: withAlpha(l.color, l.alpha), width: l.width || 1.6, dash: l.dash, spanGaps: true,
