@@ -111,6 +111,50 @@ async function addresses(context) {
   await page.close();
 }
 
+/* Labels of an axis are exact and differ, however close the values are. */
+async function axes(context) {
+  const page = await context.newPage();
+  await page.goto(url + '#one');
+  const seen = await page.evaluate(() => [labels([216100, 216200, 216300], count), labels([695, 697.5, 700], watts),
+    labels([61, 61.5, 62], timeText), labels([100, 100.5, 101], stepText), labels([1e5, 2e5], count), labels([5, 10], timeText),
+    labels([2.2e7, 2.25e7], plain), labels([1e8, 1e9], bytes), labels([0.1 + 0.2, 0.4], plain), labels([null, 0, 0.52], percent),
+    ticks(0.757, 5.2, 5, true), ticks(2.1, 3.4, 5, true).map(v => plain(v)), ticks(37.2 * 2 ** 20, 39 * 2 ** 20, 4, false, true).map(v => bytes(v))].map(t => t.join(' ')).join('; '));
+  verdict('labels of an axis are exact', seen === '216.1k 216.2k 216.3k; 695 W 697.5 W 700 W; 1:01 1:01.5 1:02; 100  101; 100k 200k; ' +
+    '0:05 0:10; 2.2e+7 2.25e+7; 95.37 MiB 953.7 MiB; 0.3 0.4;  0 % 52 %; 1 2 5; 2.5 3; 37.5 MiB 38 MiB 38.5 MiB 39 MiB', seen);
+  await page.close();
+}
+
+/* The first page of a new user. */
+async function noRuns(context) {
+  const page = await context.newPage(), list = { host: { name: 'box', cpu_name: 'CPU', cpus: 2, no_gpu: 'none' }, gpus: [], runs: [] };
+  await page.route('**/events', r => r.fulfill({ contentType: 'text/event-stream', body: `event: runs\ndata: ${JSON.stringify(list)}\n\n` }));
+  await page.goto(url);
+  verdict('a page without runs says how to start one', await until(page, () => document.getElementById('empty').offsetHeight > 0), 'nothing');
+  await page.close();
+}
+
+/* The server refuses once, as when too many pages wait for events. */
+async function refusedOnce(context) {
+  const page = await context.newPage();
+  let asked = 0;
+  await page.route('**/events', r => asked++ ? r.continue() : r.fulfill({ status: 503, body: 'busy' }));
+  await page.goto(url + '#one');
+  verdict('a page that was refused asks again', await until(page, () => document.getElementById('link').textContent === 'live'),
+    `${asked} times: ${await page.textContent('#link')}`);
+  await page.close();
+}
+
+/* One run is drawn while another is still on its way. */
+async function slowRun(context) {
+  const page = await context.newPage();
+  await page.route('**/api/runs/two?*', async r => { await new Promise(done => setTimeout(done, 1500)); await r.continue(); });
+  await page.goto(url + '#one,two');
+  const both = await until(page, () => { const e = document.querySelector('[data-title="Loss"] .legend'); return e && e.textContent.includes('two'); });
+  const titles = await page.$$eval('#plots [data-title]', all => all.map(e => e.dataset.title));
+  verdict('a run that comes late adds no plot of its steps', both && !titles.includes('step'), titles.join('; '));
+  await page.close();
+}
+
 /* What a live run writes while it trains. */
 async function liveSamples(context) {
   const page = await context.newPage();
@@ -186,6 +230,10 @@ async function phone(context) {
   if (process.env.BRIM_BROWSER_ALL) await desktop(other, true);
   await otherTask(wide);
   await addresses(wide);
+  await axes(wide);
+  await slowRun(wide);
+  await noRuns(wide);
+  await refusedOnce(wide);
   await liveSamples(wide);
   if (process.argv[6]) await trace(wide, process.argv[6]);
   await phone(small);

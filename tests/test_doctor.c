@@ -254,6 +254,13 @@ static void each_bottleneck_comes_first(void **state)
     m.f.trace.repeat_s          = 0.009;
     strcpy(m.f.plan.recompute, "block");
     expect_first("recomputation", 0.2, 0.26, "recompute=auto", &m, "recompute: block\n");
+    m.f.plan.room_bytes = 6.5e9; /* not enough for a plan without any */
+    Visit         *v    = visit("again", &m, "recompute: block\nmicro_batch: 64\n");
+    const Finding *x    = found(v, "recomputation");
+    assert_non_null(x);
+    if (!strstr(x->evidence, "; recompute cheap needs 5.6 GiB, and there is room for 6.1"))
+        fail_msg("%s", x->evidence);
+    leave(v);
 
     m                = healthy_gpu();
     m.step_s         = 0.06;

@@ -87,6 +87,10 @@ else
     "$brim" data show albums --measure 0.3 --size 32 >out 2>err &&
         grep -q 'samples/s with .* read .* decode .* resize .* augment' out
     verdict "show measures itself" $? "$(cat out err)"
+    cpu=$(taskset -pc $$ | sed 's/.*: *\([0-9]*\).*/\1/')
+    taskset -c "$cpu" "$brim" data show albums --measure 0.1 --size 32 >out 2>err &&
+        grep -q 'with 1 thread;' out
+    verdict "with a thread a CPU that it may use" $? "$(cat out err)"
     refuse "albums are not mixed with a second conversion" 'albums: has albums already' images \
         "$mnist" --out albums
     "$brim" data verify albums >out 2>&1 && grep -q '10000 records of 10 classes, all checksums' out

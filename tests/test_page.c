@@ -17,7 +17,6 @@
 #include "watch/report.h"
 #include "watch/screen.h"
 #include "watch/series.h"
-#include "watch/svg.h"
 #include "watch/top_draw.h"
 #include "watch/waterfall.h"
 
@@ -28,6 +27,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utime.h>
 
 typedef struct {
     char dir[64], path[128];
@@ -130,6 +130,7 @@ static void test_tail(void **state)
 {
     Rig   *r = *state;
     Series s;
+    char   line[64];
     FILE  *f = fopen(r->path, "w");
     for (int i = 1; i <= 20000; i++) fprintf(f, "{\"step\": %d, \"loss\": %d}\n", i, i);
     fclose(f);
@@ -137,7 +138,13 @@ static void test_tail(void **state)
     assert_int_equal(series_follow(&s), 1);
     assert_true(s.n_row > 50 && s.n_row <= 240 && s.column[0][0] > 19000 && s.n_bad == 0);
     assert_true(series_last(&s, "loss") == 20000);
-    assert_true(fabs(series_mean(&s, "loss", 1) - 20000) <= s.stride);
+    assert_true(series_mean(&s, "loss", 20) == 19990.5); /* each of the last 20 steps, also of new ones */
+    for (int i = 20001; i <= 21000; i++) {
+        snprintf(line, sizeof line, "{\"step\": %d, \"loss\": %d}\n", i, i);
+        put(r->path, "a", line);
+        if (i % 100 == 0) assert_int_equal(series_follow(&s), 1);
+    }
+    assert_true(series_mean(&s, "loss", 20) == 20990.5 && s.n_row >= 100 && s.n_row <= 240);
     series_deinit(&s);
 }
 
@@ -338,6 +345,12 @@ static int call_compare(const Rig *r, FILE *f)
     return compare_print(runs, 2, 0, f);
 }
 
+static int call_compare_one(const Rig *r, FILE *f)
+{
+    CompareRun run = { base_of(r), "one" };
+    return compare_print(&run, 1, 0, f);
+}
+
 static int call_json(const Rig *r, FILE *f)
 {
     CompareRun runs[] = { { base_of(r), "one" }, { base_of(r), "two" } };
@@ -416,6 +429,34 @@ static void test_compare_targets(void **state)
     free(t);
 }
 
+/* The title of a plot names a measure only if all runs go by it. */
+static void test_compare_picture(void **state)
+{
+    static const char *const facts[] = {
+        "{\"metrics\":[{\"name\":\"val_loss\"}],\"best\":0}",
+        "{\"metrics\":[{\"name\":\"val_return\",\"larger\":true}],\"best\":0}"
+    };
+    static const char *const want[] = { ">Validation loss, smaller is better<",
+                                        ">Validation, own measures<" };
+    Rig                     *r      = *state;
+    CompareRun               runs[] = { { base_of(r), "one" }, { base_of(r), "two" } };
+    char                     path[256], picture[256], *text;
+    size_t                   n;
+    make_run(r, "one", 0.001, "");
+    make_run(r, "two", 0.001, "");
+    snprintf(path, sizeof path, "%s/runs/two/metrics.jsonl", r->dir);
+    put(path, "a", "{\"step\":30,\"val_return\":200}\n");
+    snprintf(path, sizeof path, "%s/runs/two/watch.json", r->dir);
+    snprintf(picture, sizeof picture, "%s/both.svg", r->dir);
+    for (int i = 0; i < ARRAY_LEN(facts); i++) {
+        put(path, "w", facts[i]);
+        assert_int_equal(compare_picture(runs, 2, picture), 0);
+        assert_int_equal(file_read_all(picture, 1 << 20, &text, &n), 0);
+        if (!strstr(text, want[i])) fail_msg("no %s", want[i]);
+        free(text);
+    }
+}
+
 static void test_report(void **state)
 {
     Rig   *r = *state;
@@ -436,6 +477,102 @@ static void test_report(void **state)
     free(text);
     assert_true(report_write_run(base_of(r), "../one", NULL, NULL) < 0);
     err_clear();
+}
+
+/* A run that ended in its first step, and one that did not get as far: nothing reads "nan". */
+static void test_report_of_nothing(void **state)
+{
+    static const char *const lines[] = { "{\"step\":0,\"val_loss\":5.5,\"time_s\":0}\n", "" };
+    Rig                     *r       = *state;
+    char                     path[256], *text;
+    size_t                   n;
+    make_run(r, "one", 1, "");
+    for (int i = 0; i < ARRAY_LEN(lines); i++) {
+        snprintf(path, sizeof path, "%s/runs/one/metrics.jsonl", r->dir);
+        put(path, "w", lines[i]);
+        assert_int_equal(report_write_run(base_of(r), "one", NULL, NULL), 0);
+        snprintf(path, sizeof path, "%s/runs/one/report.html", r->dir);
+        assert_int_equal(file_read_all(path, 1 << 20, &text, &n), 0);
+        assert_non_null(strstr(text, "The run is at step 0 of 30 after 0:00."));
+        assert_null(strstr(text, "nan"));
+        assert_null(strstr(text, "Plots over steps"));
+        free(text);
+        text = captured(call_compare_one, r);
+        assert_non_null(strstr(text, "0 / 30"));
+        free(text);
+    }
+}
+
+/* A machine with eight GPUs, each with a program, on a terminal of 24 rows: all of them are there. */
+static void test_eight_gpus(void **state)
+{
+    Rig     *r = *state;
+    Runs     runs;
+    Gpus    *g = calloc(1, sizeof *g);
+    TopState t = { 0 };
+    assert_non_null(g);
+    make_run(r, "one", 1, "");
+    assert_int_equal(runs_init(&runs, base_of(r)), 0);
+    runs_refresh(&runs);
+    g->n_gpu = 8;
+    for (int i = 0; i < g->n_gpu; i++) {
+        g->gpu[i].n_process      = 1;
+        g->gpu[i].process[0].pid = 4000 + i;
+        strcpy(g->gpu[i].process[0].name, "python");
+    }
+    for (int view = TOP_OVERVIEW; view <= TOP_GPUS; view += TOP_GPUS) {
+        Screen s;
+        char  *text, pid[16];
+        size_t n;
+        t.view = (TopView)view;
+        assert_int_equal(screen_init(&s, 80, 24, 1), 0);
+        top_draw(&s, &runs, g, &t, NULL);
+        FILE *f = open_memstream(&text, &n);
+        screen_write(&s, f);
+        fclose(f);
+        for (int i = 0; i < g->n_gpu; i++) {
+            snprintf(pid, sizeof pid, "\ngpu%d ", i);
+            if (!strstr(text, pid)) fail_msg("GPU %d is not in:\n%s", i, text);
+            snprintf(pid, sizeof pid, "pid %d", 4000 + i);
+            if (view == TOP_GPUS && !strstr(text, pid)) fail_msg("%s is not in:\n%s", pid, text);
+        }
+        assert_non_null(strstr(text, view == TOP_GPUS ? " CPUs\n" : "30/30"));
+        free(text);
+        screen_deinit(&s);
+    }
+    runs_deinit(&runs);
+    free(g);
+}
+
+/* One run more than are shown: it takes the place of the oldest one, and the others stay open. */
+static void test_many_runs(void **state)
+{
+    Rig                 *r = *state;
+    Runs                 runs;
+    char                 path[256], name[16];
+    const struct utimbuf old = { 1, 1 };
+    for (int i = RUNS_MOST; i >= 0; i--) { /* "m000" comes last, and first in the listing */
+        snprintf(path, sizeof path, "%s/runs/m%03d", r->dir, i);
+        assert_int_equal(file_make_folders(path), 0);
+        strcat(path, "/metrics.jsonl");
+        if (i > 0) put(path, "w", "{\"step\":1,\"loss\":2}\n");
+        if (i == RUNS_MOST) assert_int_equal(utime(path, &old), 0);
+    }
+    assert_int_equal(runs_init(&runs, base_of(r)), 0);
+    runs_refresh(&runs);
+    assert_int_equal(runs.n_run, RUNS_MOST);
+    RunView *v = runs_find(&runs, "m100");
+    assert_non_null(v);
+    assert_non_null(runs_series(&runs, v));
+    put(path, "w", "{\"step\":1,\"loss\":2}\n");
+    assert_int_equal(runs_refresh(&runs), 1);
+    assert_int_equal(runs.n_run, RUNS_MOST);
+    assert_ptr_equal(runs_find(&runs, "m100"), v);
+    assert_non_null(v->full);
+    snprintf(name, sizeof name, "m%03d", RUNS_MOST);
+    assert_null(runs_find(&runs, name));
+    assert_non_null(runs_find(&runs, "m000"));
+    runs_deinit(&runs);
 }
 
 static void test_states(void **state)
@@ -724,7 +861,11 @@ int main(void)
         cmocka_unit_test(test_gate),
         cmocka_unit_test_setup_teardown(test_compare, setup, teardown),
         cmocka_unit_test_setup_teardown(test_compare_targets, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_compare_picture, setup, teardown),
         cmocka_unit_test_setup_teardown(test_report, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_report_of_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_many_runs, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_eight_gpus, setup, teardown),
         cmocka_unit_test_setup_teardown(test_states, setup, teardown),
         cmocka_unit_test_setup_teardown(test_new_facts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_killed, setup, teardown),

@@ -55,6 +55,11 @@ head -c 5000 runs/seen/trace.json >cut.json
 [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q '^cut.json:1: ' err
 verdict "a trace that is cut short is refused in one line" $? "exit code $rc: $(cat err)"
 
+echo '[{"ph":"X","ts":5,"dur":300,"name":"k"},{"ph":"X","ts":605,"dur":100,"name":"k"}]' >other.json
+brim trace summarize other.json
+[ $rc -eq 0 ] && says '^no steps are marked, all of it is 0.700 ms: 0.400 ms busy \(57.1 %\), 0.300 ms idle;'
+verdict "a trace of another program, which marks no steps" $? "$(seen)"
+
 # A trace that cannot come is said, at the beginning or at the end.
 brim train tiny.yaml run=short eval.every=2 eval.target=6 trace=3 trace_skip=20 watch.report=false
 [ $rc -eq 0 ] && says 'no trace: it would have ended with step 24, and the run ended with step 2$' &&
@@ -66,6 +71,16 @@ verdict "a trace beyond the last step" $? "$(seen)"
 brim train tiny.yaml run=short --fresh steps=4 trace=1000 eval.every=0 watch.report=false
 [ $rc -eq 0 ] && says '\(a smaller trace\)$'
 verdict "a trace that is longer than the run" $? "$(seen)"
+# The trace is done with step 4. Steps 4 to 6 are skipped, and the run goes back to before where it began.
+export BRIM_FAULT=nan:4-6
+brim train tiny.yaml run=back steps=8 trace=1 trace_skip=3 trace_warmup=0 max_skips=3 checkpoint.every=2 \
+    watch.report=false
+unset BRIM_FAULT
+[ $rc -eq 0 ] && says 'rolled back to step 2;' && [ "$(grep -c 'trace of 1 step' said)" -eq 1 ] &&
+    ! grep -q '"cat": "step", "ph": "X", "ts": [0-9.]*, "dur": -' runs/back/trace.json &&
+    [ "$(grep -o '"cat": "step"' runs/back/trace.json | wc -l)" -eq 1 ]
+verdict "a trace that is done stays, when the run goes back" $? \
+    "$(grep -o '"cat": "step"[^}]*' runs/back/trace.json)"
 
 [ "$(wc -l <runs/seen/samples.jsonl)" -eq 6 ] &&
     grep -q '"step": 30, "prompt": "The", "text": "' runs/seen/samples.jsonl
@@ -100,6 +115,8 @@ export BRIM_SLOW=sleep:100000
     grep -q '^run: "tiny-doctor"' tiny.doctor.yaml && [ ! -e runs/look ]
 verdict "a starved recipe: the doctor names the data and writes a recipe" $? \
     "exit code $rc: $(cat out; tail -n 2 err)"
+grep -q 'look step [1-9]' err && ! grep -q 'left$\|1000000\|trace.json' err
+verdict "a look says nothing of steps that it does not take, and of a trace that goes" $? "$(cat err)"
 before=$(sed -n 's/.*: \([0-9.]*\) ms a step, .*/\1/p' out | head -n 1)
 want=$(grep -A1 '. data: steps wait' out | sed -n 's/.* -> \([0-9.]*\) ms a step/\1/p')
 "$brim" doctor tiny.doctor.yaml --seconds 1 >out 2>err; rc=$?

@@ -58,6 +58,9 @@ for size in 80x24 200x50; do
     verdict "the arrow moves to another run at $size" $? "$(cat screen)"
     press 2 "$other: NVIDIA H200" && grep -q 'where the time goes' screen && grep -q '^other kernels ' screen
     verdict "one run at $size" $? "$(cat screen)"
+    # "slow storage, too few loader threads, costly samples": as many of the three as fit
+    grep -qE '^waiting for data .*%  slow storage(, too few loader threads, costly samples)?$' screen
+    verdict "no note is cut in a word at $size" $? "$(grep '^waiting' screen)"
     press 3 'pid 4242\|no GPU: '
     verdict "GPUs and other programs at $size" $? "$(cat screen)"
     press h 'Tensor activity is what counts: cycles in which tensor cores work.$'

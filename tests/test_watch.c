@@ -619,6 +619,37 @@ static void test_runwatch(void **state)
     assert_int_equal(system_format("rm -r %s/%s", r->dir, "runs"), 0);
 }
 
+/* A run with stages begins and ends with each: watch.json of the second one has what was measured, too. */
+static void test_runwatch_stages(void **state)
+{
+    Rig       *r = *state;
+    Recipe     recipe;
+    char       dir[160], metrics[200], watch_json[200];
+    int64_t    step = 0;
+    WatcherRun run  = { "mine", dir, "NVIDIA H200", 1, 1, 0, 1000, "image", 512, 1, NULL };
+    recipe_defaults(&recipe);
+    recipe.watch.report = 0;
+    snprintf(dir, sizeof dir, "%s/runs/mine", r->dir);
+    snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", dir);
+    snprintf(watch_json, sizeof watch_json, "%s/watch.json", dir);
+    assert_int_equal(file_make_folders(dir), 0);
+    RunWatch *rw = runwatch_create(&recipe, r->full);
+    Watcher   w  = runwatch_watcher(rw);
+    for (int stage = 0; stage < 2; stage++) {
+        run.first_step = step;
+        w.begin(w.self, &run);
+        json_decref(watched_until(&w, metrics, &step));
+        json_t *facts = json_load_file(watch_json, 0, NULL);
+        assert_non_null(json_object_get(facts, "activity"));
+        assert_string_equal(json_string_value(json_object_get(facts, "activity")), "gpm");
+        expect_is(number_of(json_object_get(facts, "card"), "power_limit_w"), 700);
+        json_decref(facts);
+        w.end(w.self);
+    }
+    runwatch_destroy(rw);
+    assert_int_equal(system_format("rm -r %s/%s", r->dir, "runs"), 0);
+}
+
 /* Two packages, and the whole machine, which has them in it. */
 static void test_host_energy(void **state)
 {
@@ -707,6 +738,7 @@ int main(void)
         cmocka_unit_test_teardown(test_meter_cost, settled),
         cmocka_unit_test_teardown(test_gpus, settled),
         cmocka_unit_test_teardown(test_runwatch, settled),
+        cmocka_unit_test_teardown(test_runwatch_stages, settled),
         cmocka_unit_test_teardown(test_host, settled),
         cmocka_unit_test_teardown(test_cores, settled),
         cmocka_unit_test_teardown(test_host_energy, settled),

@@ -44,11 +44,15 @@ static void describe(const Progress *p, int show, char *buf, size_t n)
 {
     char number[32];
     buf[0] = '\0';
-    str_append(buf, n, "%lld/%lld", (long long)p->step, (long long)p->total);
+    if (p->total >= 0) {
+        str_append(buf, n, "%lld/%lld", (long long)p->step, (long long)p->total);
+    } else {
+        str_append(buf, n, "step %lld", (long long)p->step);
+    }
     if ((show & SHOW_LOSS) && isfinite(p->loss)) str_append(buf, n, "  loss %.4f", p->loss);
     if ((show & SHOW_RATE) && isfinite(p->per_s))
         str_append(buf, n, "  %s %s", str_count(number, sizeof number, p->per_s), p->unit);
-    if (!(show & SHOW_TIME)) return;
+    if (!(show & SHOW_TIME) || p->total < 0) return;
     double left = left_s(p);
     if (p->step >= p->total) {
         str_append(buf, n, "  in %s", str_duration(number, sizeof number, clock_now_s() - p->begin_s));
@@ -79,7 +83,7 @@ static void draw_bar(const Progress *p)
     int  most  = log_columns() - 1;
     int  frame = (int)strlen(p->what) + 4; /* spaces and brackets */
     describe_within(p, most, frame + BAR_MIN, text, sizeof text);
-    int width = MIN(most - frame - (int)strlen(text), BAR_MAX);
+    int width = p->total >= 0 ? MIN(most - frame - (int)strlen(text), BAR_MAX) : 0;
     if (width < BAR_MIN) {
         log_status(text);
         return;
@@ -116,7 +120,8 @@ void progress_update(Progress *p, int64_t step, double loss, double per_s, doubl
     double now_s   = clock_now_s();
     double since_s = now_s - p->shown_s;
     if (p->terminal) {
-        if (since_s < draw_every_s && step < p->total && p->shown_step >= 0) return;
+        int is_last = p->total >= 0 && step >= p->total;
+        if (since_s < draw_every_s && !is_last && p->shown_step >= 0) return;
         draw_bar(p);
         p->shown_step = step;
     } else {

@@ -27,7 +27,7 @@ typedef struct {
     int         terminal;
 } Progress;
 
-/* first: steps done by an earlier run (resume); what and unit are borrowed. */
+/* first: steps done by an earlier run (resume); total below 0: not known. what and unit are borrowed. */
 void progress_begin(Progress *p, const char *what, const char *unit, int64_t first, int64_t total);
 /* step: how many steps are done. step_s: seconds a step takes, smoothed, for the time left. A number that is
  * not finite (NAN) is not shown. */

@@ -13,7 +13,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum { BENCH_MAX_STEPS = 2000, BENCH_WARM = 2, BENCH_MIN_STEPS = 5, OPS_ROWS = 160 };
+/* MAX_STEPS: minutes of the smallest steps; pages of times that are not used cost no memory. */
+enum { BENCH_MAX_STEPS = 1 << 22, BENCH_WARM = 2, BENCH_MIN_STEPS = 5, OPS_ROWS = 160 };
 static const double BENCH_MIN_S = 3.0;
 
 static void call_phase(const BenchHooks *h, int begin)
@@ -220,7 +221,9 @@ static void print_rows(const BenchResult *b, const OpRowTime *row, int n, double
     fprintf(out, "%-36s %6s %10.3f %6s %9s %8s %6.0f%%   (step as a whole: %.3f ms)\n", "sum, each op alone",
             "", sum * 1e3, "", "", "", 100 * limit / sum, b->step_s * 1e3);
     if (cached)
-        fprintf(out, "* faster than memory is: alone, the op finds its data in a cache; counted as 100 %%\n");
+        fprintf(
+            out,
+            "* faster than the measured rates: alone, the op finds its data in a cache; counted as 100 %%\n");
 }
 
 /* Ops of one program are timed alone, again and again; a real step before each makes the numbers real
@@ -281,7 +284,7 @@ static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, const BenchO
     return rc;
 }
 
-static void describe(BenchResult *out, const Setup *s, const Recipe *r)
+static void describe(BenchResult *out, const Setup *s)
 {
     JobChoice choice   = s->job->choice;
     out->hints         = s->dev->vt->hints;
@@ -344,7 +347,7 @@ int bench_run(BenchResult *out, const Task *task, const Recipe *r, const BenchOp
     int rc         = setup_open(&s, task, r, JOB_TRAIN);
     if (rc == 0) announce(&s);
     if (rc == 0) rc = bench_steps(out, &s, r, opt);
-    if (rc == 0) describe(out, &s, r);
+    if (rc == 0) describe(out, &s);
     if (rc == 0 && opt->measure_limit) rc = measure_limit(out, &s, r, opt);
     if (rc == 0 && opt->report) print_setup(out, &s, r, opt->report);
     setup_close(&s);

@@ -1,5 +1,6 @@
 #include "base/err.h"
 #include "base/file.h"
+#include "base/hostmem.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "bin/cmd_data.h"
@@ -10,7 +11,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Values of flags as text; NULL: not given. */
 typedef struct {
@@ -18,8 +18,6 @@ typedef struct {
         *measure, *part;
     int raw, reencode, eval, grey;
 } Flags;
-
-static int cores(void) { return (int)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1); }
 
 /* *out keeps its default when the flag is not there. */
 static int take_int(const char *flag, const char *text, int64_t lo, int64_t hi, int *out)
@@ -33,7 +31,7 @@ static int take_int(const char *flag, const char *text, int64_t lo, int64_t hi, 
 static int convert_options(const Flags *f, ConvertOptions *o)
 {
     int album_mib = 1024;
-    *o            = (ConvertOptions){ .quality = 90, .threads = cores(), .frames = 32, .stride = 1 };
+    *o            = (ConvertOptions){ .quality = 90, .threads = hostmem_cpus(), .frames = 32, .stride = 1 };
     o->raw        = f->raw;
     o->reencode   = f->reencode;
     if (!f->out) return err_user("command line: --out: the folder for the albums is missing");
@@ -71,7 +69,7 @@ int cmd_data_images(const CmdArgs *a)
         { "--reencode", NULL, &f.reencode, "        as JPEG even where the size stays" },
         { "--quality", &f.quality, NULL, "N       of JPEGs that are encoded anew, default 90" },
         { "--album", &f.album, NULL, "MIB     size of one album, default 1024" },
-        { "--threads", &f.threads, NULL, "N       default: one a core" },
+        { "--threads", &f.threads, NULL, "N       default: one a CPU that it may use" },
     };
     CmdTarget      t;
     ConvertOptions o;
@@ -149,7 +147,7 @@ static int measure(const ImageSet *set, const ImageOptions *o, const Flags *f)
 {
     ImageCounters c;
     double        seconds, per_s;
-    int           threads = cores();
+    int           threads = hostmem_cpus();
     TRY(cmd_double("--measure", f->measure, 0.1, 3600, &seconds));
     TRY(take_int("--threads", f->threads, 1, 256, &threads));
     TRY(image_sheet_measure(set, o, threads, seconds, &c, &per_s));
@@ -238,7 +236,7 @@ int cmd_data_show(const CmdArgs *a)
         { "--seed", &f.seed, NULL, "N       default 0" },
         { "--epoch", &f.epoch, NULL, "N       default 0" },
         { "--measure", &f.measure, NULL, "S       fill samples for S seconds and say how fast that was" },
-        { "--threads", &f.threads, NULL, "N       for --measure; default: one a core" },
+        { "--threads", &f.threads, NULL, "N       for --measure; default: one a CPU that it may use" },
     };
     CmdTarget    t;
     ImageSet    *set;

@@ -1,7 +1,6 @@
-#define _GNU_SOURCE /* nftw */
-
 #include "base/err.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/str.h"
 #include "bin/cmd.h"
 #include "bin/run_target.h"
@@ -12,7 +11,6 @@
 #include "watch/foreign.h"
 #include "watch/runwatch.h"
 
-#include <ftw.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,11 +21,6 @@ typedef struct {
 } Flags;
 
 /* ---- a look at a recipe -------------------------------------------------------------------------------- */
-
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-    return remove(path);
-}
 
 /* Runs go to a folder of their own for a while; timings of kernels stay where they are kept. */
 static int begin_look(char folder[64])
@@ -126,7 +119,7 @@ static int examine_recipe(const CmdArgs *a, const CmdTarget *t, const Flags *f)
     };
     int rc = look(a, t, seconds);
     if (rc == 0) rc = doctor_open(&d, &from, folder, r.run);
-    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    if (folder_remove(folder) < 0 && rc == 0) err_clear(); /* the judgment stands */
     setenv("BRIM_RUNS", before, 1);
     if (rc == 0) rc = show(&d, &from, f, t->target);
     doctor_close(&d);

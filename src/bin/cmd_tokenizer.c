@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/folder.h"
+#include "base/hostmem.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/str.h"
@@ -13,7 +14,6 @@
 #include "text/train.h"
 
 #include <limits.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -306,7 +306,7 @@ int cmd_tokenizer_train(const CmdArgs *a)
         { "--field", &field, NULL, "of JSON lines that is the text, default text" },
         { "--threads", &threads, NULL, "that count words; all CPUs" }
     };
-    int64_t    n_thread = omp_get_num_procs();
+    int64_t    n_thread = hostmem_cpus();
     DataNote   n        = { 0 };
     Tokenizer *t        = NULL;
     c.n_path            = cmd_parse_words(a, flag, ARRAY_LEN(flag));

@@ -514,7 +514,9 @@ static int run_to_end(Run *run, const TrainOptions *opt)
     TRY(evaluate_missing(run, &stop));
     char rate[48];
     snprintf(rate, sizeof rate, "%s/s", run->task->unit);
-    progress_begin(&run->progress, "train", rate, run->at.step, run->r->steps);
+    /* A look ends when the watcher has seen enough. */
+    progress_begin(&run->progress, run->is_look ? "look" : "train", rate, run->at.step,
+                   run->is_look ? -1 : run->r->steps);
     if (run->r->budget_s > 0) run->progress.end_s = run->begin_s + run->r->budget_s - run->at.elapsed_s;
     if (train_loop(run, stop) < 0 || (run->at.step >= run->begin && finish(run) < 0)) {
         save_what_is(run);

@@ -28,7 +28,7 @@ static void cell_device(const Compared *c, char *buf) { str_copy(buf, CELL, c->v
 
 static void cell_step(const Compared *c, char *buf)
 {
-    double step = series_last(c->series, "step");
+    double step = series_step(c->series);
     if (c->view->steps > 0) {
         snprintf(buf, CELL, "%.0f / %lld", step, (long long)c->view->steps);
     } else {
@@ -409,15 +409,16 @@ static void add_plot(SvgPlot *p, const char *title, const Compared *c, int n, co
 static int write_picture(Compared *c, int n, const char *path)
 {
     SvgPlot plot[3];
-    char    measure[CELL + 16], cell[CELL], rate[64];
-    int     alike = 1;
+    char    measure[CELL + 32], cell[CELL], rate[64];
+    int     alike = 1, same = 1;
     for (int i = 0; i < n; i++) {
         title_of(c, n, i, c[i].title);
         alike &= strcmp(c[i].view->units, c[0].view->units) == 0;
+        same &= strcmp(facts_best(&c[i].view->facts), facts_best(&c[0].view->facts)) == 0;
     }
     const char *fair = targets_differ(c, n) ? c[0].view->facts.fair : NULL;
     measure_of(&c[0], fair, cell);
-    snprintf(measure, sizeof measure, "Validation %s", cell);
+    snprintf(measure, sizeof measure, "Validation%s%s", same ? " " : ", own measures", same ? cell : "");
     snprintf(rate, sizeof rate, "Rate, %s/s", alike ? c[0].view->units : "own units");
     add_plot(&plot[0], "Loss", c, n, "loss");
     add_plot(&plot[1], measure, c, n, fair);

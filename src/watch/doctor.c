@@ -13,7 +13,7 @@
 
 /* ---- evidence ------------------------------------------------------------------------------------------ */
 
-double doctor_share(const Doctor *d, FallPart part)
+static double share_of(const Doctor *d, FallPart part)
 {
     for (int i = 0; i < d->n_part; i++)
         if (d->part[i].part == part) return d->part[i].share;
@@ -22,13 +22,13 @@ double doctor_share(const Doctor *d, FallPart part)
 
 static double share_or_0(const Doctor *d, FallPart part)
 {
-    double share = doctor_share(d, part);
+    double share = share_of(d, part);
     return isnan(share) ? 0 : share;
 }
 
 double doctor_step_share(const Doctor *d, FallPart part)
 {
-    return doctor_share(d, part) / (1 - share_or_0(d, FALL_EVAL) - share_or_0(d, FALL_SAVE));
+    return share_of(d, part) / (1 - share_or_0(d, FALL_EVAL) - share_or_0(d, FALL_SAVE));
 }
 
 static int read_run(Doctor *d, Runs *runs, const char *base, const char *name)

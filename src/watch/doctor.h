@@ -61,8 +61,7 @@ int  doctor_print_json(const Doctor *d, FILE *out); /* negative after err_set() 
  * to change, and no file. Negative after err_user()/err_set(). */
 int doctor_apply(const Doctor *d, const RecipeFrom *from, const char *path);
 
-/* A part of the wall time, or of what steps take of it; NAN: not measured. */
-double doctor_share(const Doctor *d, FallPart part);
+/* A part of what steps take of the wall time; NAN: not measured. */
 double doctor_step_share(const Doctor *d, FallPart part);
 
 /* ---- doctor_rules.c ---- */

@@ -38,7 +38,7 @@ static void find_attention(DoctorCase *c)
 
 static void find_recompute(DoctorCase *c)
 {
-    char   a[32];
+    char   a[32], plan[32] = "a plan without it";
     WhatIf then;
     if (c->r->recompute == RECOMPUTE_AUTO || strcmp(c->f->plan.recompute, "none") == 0) return;
     Finding *x = doctor_add(c, "recomputation");
@@ -49,10 +49,13 @@ static void find_recompute(DoctorCase *c)
     if (doctor_plan_change(c, x, BY_RATIO, &then) < 0) return;
     if (then.choice.level == LEVEL_NONE && again > 0)
         doctor_predict(c, x, MAX(c->w->step_s - again, doctor_load_s(c)));
+    /* It may be that all of it cannot go. */
+    if (then.choice.level != LEVEL_NONE)
+        snprintf(plan, sizeof plan, "recompute %s", recompute_level_name(then.choice.level));
     snprintf(x->evidence, sizeof x->evidence,
-             "%s a step go into it%s; a plan without it needs %.1f GiB, and there is room for %.1f",
+             "%s a step go into it%s; %s needs %.1f GiB, and there is room for %.1f",
              doctor_ms(a, sizeof a, again > 0 ? again : c->f->plan.repeat_s), again > 0 ? "" : " by plan",
-             then.total_bytes / DOCTOR_GIB, c->f->plan.room_bytes / DOCTOR_GIB);
+             plan, then.total_bytes / DOCTOR_GIB, c->f->plan.room_bytes / DOCTOR_GIB);
     doctor_keep_if(c, x, DOCTOR_LEAST);
 }
 

@@ -24,8 +24,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static const double TICK_S = 1, PING_S = 15;
-static const char   cookie_name[] = "brim_token";
+/* HOST_S: where nothing else changes, pages still show what the host does. */
+static const double TICK_S = 1, HOST_S = 2;
 
 /* A connection that waits for events. */
 typedef struct Waiter {
@@ -41,6 +41,7 @@ typedef struct Waiter {
 struct HttpServer {
     struct MHD_Daemon *daemon;
     char               token[GATE_MOST], own_name[64], bind[64];
+    char               cookie[32]; /* its name: browsers give it to every port of this machine */
     int                port;
     Thread             ticker;
     pthread_mutex_t    lock;
@@ -110,12 +111,12 @@ static enum MHD_Result send_text(struct MHD_Connection *c, const char *type, cha
 
 static enum MHD_Result send_asset(HttpServer *s, struct MHD_Connection *c, const Asset *a, int set_cookie)
 {
-    char                 cookie[GATE_MOST + 80];
+    char                 cookie[GATE_MOST + 100];
     struct MHD_Response *r =
         MHD_create_response_from_buffer(a->n, (void *)(uintptr_t)a->bytes, MHD_RESPMEM_PERSISTENT);
     if (r &&
         set_cookie) { /* so that scripts, styles and events need not carry the token in their addresses */
-        snprintf(cookie, sizeof cookie, "%s=%s; HttpOnly; SameSite=Strict; Path=/", cookie_name, s->token);
+        snprintf(cookie, sizeof cookie, "%s=%s; HttpOnly; SameSite=Strict; Path=/", s->cookie, s->token);
         MHD_add_response_header(r, "Set-Cookie", cookie);
     }
     return reply(c, MHD_HTTP_OK, a->type, r);
@@ -228,7 +229,7 @@ static int let_in(const HttpServer *s, struct MHD_Connection *c)
     if (!s->token[0]) return 1;
     if (asked && gate_same(s->token, asked)) return 2;
     if (bearer && gate_same(s->token, bearer)) return 1;
-    return gate_cookie(MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Cookie"), cookie_name, cookie,
+    return gate_cookie(MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Cookie"), s->cookie, cookie,
                        sizeof cookie) == 0 &&
            gate_same(s->token, cookie);
 }
@@ -309,8 +310,8 @@ static void tick(void *arg)
     while (!s->stop) {
         int changed = runs_refresh(&s->runs);
         gpus_refresh(&s->gpus);
-        if (changed || s->gpus.n_gpu > 0 || !s->payload || clock_now_s() - s->event_s > PING_S)
-            make_payload(s);
+        int is_old = s->waiters && clock_now_s() - s->event_s > HOST_S;
+        if (changed || s->gpus.n_gpu > 0 || !s->payload || is_old) make_payload(s);
         wake_waiters(s);
         struct timespec until = thread_deadline(TICK_S);
         while (!s->stop && pthread_cond_timedwait(&s->wake, &s->lock, &until) == 0) continue;
@@ -407,7 +408,8 @@ HttpServer *http_start(const HttpOptions *o)
         close(fd);
         return NULL;
     }
-    s->port   = port_of(fd);
+    s->port = port_of(fd);
+    snprintf(s->cookie, sizeof s->cookie, "brim_token_%d", s->port);
     s->daemon = MHD_start_daemon(
         MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, answer, s,
         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)HTTP_CONNECTIONS,

@@ -51,7 +51,7 @@ double planfacts_repeat_s(const Job *j, const Machine *m)
     return w.repeat_s;
 }
 
-static void fill_plan(FactsPlan *p, const Setup *s, const Recipe *r)
+static void fill_plan(FactsPlan *p, const Setup *s)
 {
     const Job *j = s->job;
     PlanWalk   w = { .job = j, .machine = &s->machine };
@@ -78,7 +78,7 @@ static void fill_plan(FactsPlan *p, const Setup *s, const Recipe *r)
     str_copy(p->machine, sizeof p->machine, !s->dev->vt->hints->is_late ? "cpu" : known ? known->key : "");
 }
 
-void planfacts_fill(RunFacts *f, const Setup *s, const Recipe *r)
+void planfacts_fill(RunFacts *f, const Setup *s)
 {
     const Task *t = s->job->task;
     f->n_metric   = MIN(t->n_metric, FACTS_METRICS);
@@ -90,7 +90,7 @@ void planfacts_fill(RunFacts *f, const Setup *s, const Recipe *r)
     if (t->fair) snprintf(f->fair, sizeof f->fair, "val_%s", t->fair);
     str_copy(f->unit, sizeof f->unit, t->one);
     str_copy(f->units, sizeof f->units, t->unit);
-    fill_plan(&f->plan, s, r);
+    fill_plan(&f->plan, s);
     int quota = hostmem_quota(), cores, allowed_cores;
     host_count_cores(&cores, &allowed_cores);
     f->host.cpus          = host_cpus();

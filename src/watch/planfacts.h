@@ -6,7 +6,7 @@
 #include "watch/facts.h"
 
 /* Fills measures, plan and host, but for the loader, which starts more threads when they are needed. */
-void planfacts_fill(RunFacts *f, const Setup *s, const Recipe *r);
+void planfacts_fill(RunFacts *f, const Setup *s);
 /* Seconds of a step that are spent on computing again, at the machine's rates. */
 double planfacts_repeat_s(const Job *j, const Machine *m);
 

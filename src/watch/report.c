@@ -15,6 +15,7 @@
 #include <string.h>
 
 enum { TEXT_BYTES = 1 << 16 };
+#define PER_GIB (1.0 / 1073741824)
 
 /* ---- Figures ------------------------------------------------------------------------------------------- */
 
@@ -27,16 +28,19 @@ static void put_tile(FILE *f, const char *name, const char *value)
     fputs("</div>", f);
 }
 
+/* A run that ended in its first step has no loss, and no rate. */
 static void put_tiles(FILE *f, const RunView *v, const Series *s)
 {
     char   text[64], a[64];
-    double step = series_last(s, "step"), at = NAN, x;
+    double at   = NAN, x;
     double best = series_extreme(s, facts_best(&v->facts), facts_best_larger(&v->facts), &at);
     fputs("<div class='tiles'>", f);
-    snprintf(text, sizeof text, "%.0f", step);
+    snprintf(text, sizeof text, "%.0f", series_step(s));
     put_tile(f, strcmp(v->units, "steps") == 0 ? "updates" : "steps", text);
-    snprintf(text, sizeof text, "%.4f", series_last(s, "loss"));
-    put_tile(f, "loss", text);
+    if (!isnan(x = series_last(s, "loss"))) {
+        snprintf(text, sizeof text, "%.4f", x);
+        put_tile(f, "loss", text);
+    }
     if (!isnan(best)) {
         snprintf(text, sizeof text, "%.4f", best);
         facts_measure_name(facts_best(&v->facts), a, sizeof a);
@@ -44,9 +48,10 @@ static void put_tiles(FILE *f, const RunView *v, const Series *s)
         snprintf(title, sizeof title, "best validation %s", a);
         put_tile(f, title, text);
     }
-    str_count(text, sizeof text, series_mean(s, "per_s", 100));
-    snprintf(a, sizeof a, "%.40s/s", v->units);
-    put_tile(f, a, text);
+    if (!isnan(x = series_mean(s, "per_s", 100))) {
+        snprintf(a, sizeof a, "%.40s/s", v->units);
+        put_tile(f, a, str_count(text, sizeof text, x));
+    }
     put_tile(f, "training time", str_duration(text, sizeof text, series_last(s, "time_s")));
     if (!isnan(x = series_mean(s, "mfu", 100))) {
         snprintf(text, sizeof text, "%.1f %%", 100 * x);
@@ -79,8 +84,8 @@ static const PlotRow plots[] = {
       { "sm_active", "tensor_active", "dram_active", "gpu_util" },
       { "SM", "tensor", "DRAM", "utilisation" } },
     { "Power, W", 1, { "power_w", "power_limit_w" }, { "power", "limit" } },
-    { "GPU memory, GiB", 1.0 / 1073741824, { "gpu_mem_bytes" }, { "" } },
-    { "Host memory, GiB", 1.0 / 1073741824, { "rss_bytes" }, { "" } },
+    { "GPU memory", PER_GIB, { "gpu_mem_bytes" }, { "" } },
+    { "Host memory", PER_GIB, { "rss_bytes" }, { "" } },
     { "CPU cores busy", 1, { "own_cpu" }, { "" } },
     { "Gradient norm", 1, { "grad_norm" }, { "" } },
     { "Learning rate", 1, { "lr" }, { "" } },
@@ -118,20 +123,32 @@ static void put_own_plots(FILE *f, const RunView *v, const Series *s, int is_val
             put_own(f, v, s, c);
 }
 
+/* Its title names a unit in which the figures are neither long nor tiny. */
+static void put_plot(FILE *f, const RunView *v, const Series *s, const PlotRow *row)
+{
+    char    title[64];
+    double  at;
+    SvgPlot p = { .title = title, .scale = row->scale };
+    for (int k = 0; k < SVG_LINES && row->key[k]; k++) {
+        int c = series_find(s, row->key[k]);
+        if (c >= 0) p.line[p.n_line++] = (SvgLine){ row->name[k], s->column[0], s->column[c], s->n_row };
+    }
+    str_copy(title, sizeof title, row->title);
+    if (strcmp(row->key[0], "per_s") == 0) snprintf(title, sizeof title, "Rate, %.40s/s", v->units);
+    if (row->scale == PER_GIB) {
+        int small = series_extreme(s, row->key[0], 1, &at) * PER_GIB < 1;
+        str_append(title, sizeof title, small ? ", MiB" : ", GiB");
+        if (small) p.scale = PER_GIB * 1024;
+    }
+    svg_plot(f, &p);
+}
+
 static void put_plots(FILE *f, const RunView *v, const Series *s)
 {
-    fputs("<div class='plots'>\n", f);
+    if (s->n_row < 2) return;
+    fputs("<h2>Plots over steps</h2>\n<div class='plots'>\n", f);
     for (int i = 0; i < ARRAY_LEN(plots); i++) {
-        char    rate[64];
-        SvgPlot p = { .title = plots[i].title, .scale = plots[i].scale };
-        for (int k = 0; k < SVG_LINES && plots[i].key[k]; k++) {
-            int c = series_find(s, plots[i].key[k]);
-            if (c >= 0)
-                p.line[p.n_line++] = (SvgLine){ plots[i].name[k], s->column[0], s->column[c], s->n_row };
-        }
-        snprintf(rate, sizeof rate, "Rate, %.40s/s", v->units);
-        if (strcmp(plots[i].key[0], "per_s") == 0) p.title = rate;
-        svg_plot(f, &p);
+        put_plot(f, v, s, &plots[i]);
         if (i == 0) put_own_plots(f, v, s, 1);
     }
     put_own_plots(f, v, s, 0);
@@ -143,8 +160,8 @@ static void put_plots(FILE *f, const RunView *v, const Series *s)
 static void say_end(FILE *f, const RunView *v, const Series *s)
 {
     char   t[32];
-    double step = series_last(s, "step");
-    str_duration(t, sizeof t, series_last(s, "time_s"));
+    double step = series_step(s), time_s = series_last(s, "time_s");
+    str_duration(t, sizeof t, isnan(time_s) ? 0 : time_s);
     if (v->steps > 0 && step >= (double)v->steps) {
         fprintf(f, "<p>The run did its %lld steps in %s.</p>", (long long)v->steps, t);
         return;
@@ -360,7 +377,7 @@ static void put_page(FILE *f, const Runs *r, const RunView *v, const Series *s, 
     say_loss(f, v, s);
     say_bottleneck(f, v, s);
     put_findings(f, v, s, from);
-    fputs("</div>\n<h2>Plots over steps</h2>\n", f);
+    fputs("</div>\n", f);
     put_plots(f, v, s);
     put_waterfall(f, v, s);
     put_ladder(f, r, v);

@@ -241,17 +241,18 @@ static void drop_unseen(Runs *r)
     r->n_run = kept;
 }
 
-/* Makes room by the run that changed longest ago, if that is older. */
+/* Makes room by the run that changed longest ago, if that is older. The others stay: most of them have not
+ * been looked at yet in this listing. */
 static RunView *room_for(Runs *r, const char *name, double changed_s)
 {
-    RunView *oldest = NULL;
+    int oldest = 0;
     if (r->n_run < RUNS_MOST) return add_view(r, name);
-    for (int i = 0; i < r->n_run; i++) {
-        if (!oldest || r->run[i]->changed_s < oldest->changed_s) oldest = r->run[i];
+    for (int i = 1; i < r->n_run; i++) {
+        if (r->run[i]->changed_s < r->run[oldest]->changed_s) oldest = i;
     }
-    if (oldest->changed_s >= changed_s) return NULL;
-    oldest->is_seen = 0;
-    drop_unseen(r);
+    if (r->run[oldest]->changed_s >= changed_s) return NULL;
+    close_view(r->run[oldest]);
+    r->run[oldest] = r->run[--r->n_run];
     return add_view(r, name);
 }
 

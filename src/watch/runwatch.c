@@ -159,7 +159,9 @@ static void watch_begin(void *self, const WatcherRun *run)
     RunWatch   *w = (RunWatch *)self;
     struct stat st;
     RunFacts   *f = &w->facts;
-    w->run        = *run;
+    /* A run with stages begins with each of them. */
+    w->run          = *run;
+    w->has_activity = w->events_failing = 0;
     facts_init(f);
     str_copy(w->dir, sizeof w->dir, run->dir);
     str_copy(w->name, sizeof w->name, run->name);
@@ -172,7 +174,7 @@ static void watch_begin(void *self, const WatcherRun *run)
     f->first_step     = (double)run->first_step;
     if (w->r->eval.target != 0) f->target = w->r->eval.target;
     str_copy(f->unit, sizeof f->unit, run->unit);
-    if (run->setup) planfacts_fill(f, run->setup, w->r);
+    if (run->setup) planfacts_fill(f, run->setup);
     f->host.loader_threads = run->loader_threads;
     w->tracer              = tracer_create(w->r, run->first_step);
     if (stat(w->dir, &st) == 0) {
@@ -334,15 +336,27 @@ static int watch_enough(void *self)
     return lasting >= w->look_s && (w->n_step >= MANY || lasting >= PATIENCE * w->look_s);
 }
 
+/* The trace of a look goes with its folder: nobody is sent there. */
+static void rest_tracer(RunWatch *w, Job *job, int64_t step)
+{
+    char        path[1100];
+    FactsTrace *sums = &w->facts.trace;
+    snprintf(path, sizeof path, "%s/trace.json", w->dir);
+    if (!tracer_rest(w->tracer, job, step, path, sums)) return;
+    if (w->look_s <= 0)
+        log_info("trace of %.0f step%s: %s", sums->steps, str_plural((int64_t)sums->steps), path);
+    if (write_facts(w, NULL) < 0) complain("watch.json");
+}
+
 static void watch_rest(void *self, Job *job, int64_t step, int is_eval)
 {
     RunWatch *w = (RunWatch *)self;
-    char      path[1100];
     if (!is_ours(w)) return;
-    snprintf(path, sizeof path, "%s/trace.json", w->dir);
-    if (!is_eval && tracer_rest(w->tracer, job, step, path, &w->facts.trace) && write_facts(w, NULL) < 0)
-        complain("watch.json");
-    if (is_eval) samples_take(&w->samples, job, step, w->events);
+    if (is_eval) {
+        samples_take(&w->samples, job, step, w->events);
+    } else {
+        rest_tracer(w, job, step);
+    }
 }
 
 static void watch_rewind(void *self, int64_t step)

@@ -131,6 +131,15 @@ static void thin(Series *s)
     s->stride *= 2;
 }
 
+/* A tail is the end of the file: its last rows are whole. */
+static void drop_oldest(Series *s)
+{
+    int kept = s->n_cap / 2, gone = s->n_row - kept;
+    for (int c = 0; c < s->n_key; c++)
+        memmove(s->column[c], s->column[c] + gone, (size_t)kept * sizeof *s->column[c]);
+    s->n_row = kept;
+}
+
 static void store(Series *s, json_t *root, int row)
 {
     const char *key;
@@ -160,6 +169,7 @@ int series_line(Series *s, const char *line, size_t n)
     int is_step = json_is_number(json_object_get(root, "loss"));
     int take    = !is_step || s->n_line % s->stride == 0;
     s->n_line += is_step;
+    if (take && s->n_row == s->n_cap && s->from_end >= 0) drop_oldest(s);
     if (take && s->n_row == s->n_cap) thin(s);
     if (take && s->n_row == s->n_cap) take = 0;
     store(s, root, take ? s->n_row : -1);
@@ -281,6 +291,12 @@ double series_last(const Series *s, const char *key)
 {
     int c = series_find(s, key);
     return c < 0 ? NAN : s->last[c];
+}
+
+double series_step(const Series *s)
+{
+    double step = series_last(s, "step");
+    return isnan(step) ? 0 : step;
 }
 
 const char *series_text(const Series *s, const char *key)

@@ -2,7 +2,7 @@
  *
  * 1. Memory is bounded, however long the run: at most SERIES_KEYS columns and n_cap rows. A full table keeps
  *    every second step row, and from then on only every second line is added (stride). Rows of evaluations
- *    are thinned last.
+ *    are thinned last. A table that begins near the file's end drops its oldest rows instead.
  * 2. The newest value of every key is kept, even if its row was thinned out.
  * 3. A file that was replaced or became shorter is read anew; `epoch` counts these. A line is skipped if it
  *    is not a JSON object with an integer "step", or if it is longer than SERIES_LINE. */
@@ -57,6 +57,7 @@ int series_is_plain(const char *key);
 int         series_find(const Series *s, const char *key);   /* column, -1: none */
 double      series_first(const Series *s, const char *key);  /* oldest value that is kept, or NAN */
 double      series_last(const Series *s, const char *key);   /* newest value, or NAN */
+double      series_step(const Series *s);                    /* updates done: 0 of a file without lines */
 const char *series_text(const Series *s, const char *key);   /* newest text, or "" */
 double      series_at(const Series *s, int column, int row); /* NAN for column -1 */
 /* The same, larger: the highest. */

@@ -1,11 +1,11 @@
 #include "watch/svg.h"
 
 #include "base/err.h"
-#include "base/str.h"
 
 #include <math.h>
 
-enum { WIDTH = 520, HEIGHT = 200, LEFT = 62, RIGHT = 12, TOP = 10, BOTTOM = 26, MOST_POINTS = 600 };
+/* RIGHT: half of a label that stands at the end of the axis. */
+enum { WIDTH = 520, HEIGHT = 200, LEFT = 62, RIGHT = 24, TOP = 10, BOTTOM = 26, MOST_POINTS = 600 };
 
 typedef struct {
     double x0, x1, y0, y1;
@@ -42,8 +42,10 @@ static int frame_of(const SvgPlot *p, Frame *f)
             n++;
         }
     }
-    double pad = f->y1 > f->y0 ? 0.05 * (f->y1 - f->y0) : f->y1 == 0 ? 1 : 0.1 * fabs(f->y1);
-    int    low = f->y0 >= 0; /* what is never negative gets no negative axis */
+    double most = MAX(fabs(f->y0), fabs(f->y1));
+    int    wide = f->y1 - f->y0 > 1e-9 * most; /* the mean of a constant has other last digits */
+    double pad  = wide ? 0.05 * (f->y1 - f->y0) : most > 0 ? 0.1 * most : 1;
+    int    low  = f->y0 >= 0; /* what is never negative gets no negative axis */
     f->y0 -= pad;
     f->y1 += pad;
     if (low) f->y0 = MAX(0, f->y0);
@@ -60,32 +62,51 @@ static double py(const Frame *f, double y)
     return TOP + (f->y1 - y) / (f->y1 - f->y0) * (HEIGHT - TOP - BOTTOM);
 }
 
-/* 1, 2 or 5 times a power of ten: about n of them in the range. */
-static double tick_step(double range, int n)
+/* Places of labels on an axis: 1, 2 or 5 times a power of ten apart. */
+typedef struct {
+    double first, step;
+    int    n;
+} Ticks;
+
+/* At least two in the range, and at most six. */
+static Ticks ticks_of(double lo, double hi)
 {
-    double raw = range / n, base = pow(10, floor(log10(raw))), m = raw / base;
-    return base * (m <= 1 ? 1 : m <= 2 ? 2 : m <= 5 ? 5 : 10);
+    enum { PARTS = 5 };
+    double raw = (hi - lo) / PARTS, base = pow(10, floor(log10(raw))), m = raw / base;
+    double step = base * (m <= 1 ? 1 : m <= 2 ? 2 : m <= 5 ? 5 : 10), first = ceil(lo / step) * step;
+    double n = floor((hi - first) / step) + 1;
+    return (Ticks){ first, step, n >= 1 ? (int)MIN(n, PARTS + 1) : 0 };
+}
+
+/* The label of tick i, with as many digits as tell it from its neighbours. Returns buf. */
+static const char *tick_text(char *buf, size_t n, const Ticks *t, int i)
+{
+    static const char *const unit[] = { "", "k", "M", "G", "T" };
+    double                   x = t->first + i * t->step, step = t->step;
+    int                      u = 0;
+    for (; fabs(x) >= 1000 && u < ARRAY_LEN(unit) - 1; u++) {
+        x /= 1000;
+        step /= 1000;
+    }
+    double apart = fabs(x) / step;
+    if (apart < 1e-6) x = 0;
+    snprintf(buf, n, "%.*g%s", apart > 1 ? (int)MAX(4, ceil(log10(apart)) + 1) : 4, x, unit[u]);
+    return buf;
 }
 
 static void put_axes(FILE *out, const Frame *f)
 {
-    char   text[32];
-    double dy = tick_step(f->y1 - f->y0, 4), dx = tick_step(f->x1 - f->x0, 5);
-    for (double y = ceil(f->y0 / dy) * dy; y <= f->y1; y += dy) {
-        fprintf(out, "<line class='grid' x1='%d' x2='%d' y1='%.1f' y2='%.1f'/>", LEFT, WIDTH - RIGHT,
-                py(f, y), py(f, y));
-        double shown = fabs(y) < dy * 1e-6 ? 0 : y;
-        if (fabs(shown) >= 1000) {
-            str_count(text, sizeof text, shown);
-        } else {
-            snprintf(text, sizeof text, "%.4g", shown);
-        }
-        fprintf(out, "<text class='axis' text-anchor='end' x='%d' y='%.1f'>%s</text>", LEFT - 6, py(f, y) + 4,
-                text);
+    char  text[32];
+    Ticks ty = ticks_of(f->y0, f->y1), tx = ticks_of(f->x0, f->x1);
+    for (int i = 0; i < ty.n; i++) {
+        double y = py(f, ty.first + i * ty.step);
+        fprintf(out, "<line class='grid' x1='%d' x2='%d' y1='%.1f' y2='%.1f'/>", LEFT, WIDTH - RIGHT, y, y);
+        fprintf(out, "<text class='axis' text-anchor='end' x='%d' y='%.1f'>%s</text>", LEFT - 6, y + 4,
+                tick_text(text, sizeof text, &ty, i));
     }
-    for (double x = ceil(f->x0 / dx) * dx; x <= f->x1; x += dx) {
-        fprintf(out, "<text class='axis' text-anchor='middle' x='%.1f' y='%d'>%s</text>", px(f, x),
-                HEIGHT - 8, str_count(text, sizeof text, x));
+    for (int i = 0; i < tx.n; i++) {
+        fprintf(out, "<text class='axis' text-anchor='middle' x='%.1f' y='%d'>%s</text>",
+                px(f, tx.first + i * tx.step), HEIGHT - 8, tick_text(text, sizeof text, &tx, i));
     }
 }
 

@@ -77,29 +77,42 @@ static int draw_gpu(Screen *s, const GpuView *v, int index, int row)
     return row + 1;
 }
 
+/* Eight GPUs stand on 24 rows; of more than half a screen the rest is counted. */
 static int draw_machine(Screen *s, const Gpus *g, int row)
 {
-    for (int i = 0; i < g->n_gpu && row < s->rows / 3; i++) row = draw_gpu(s, &g->gpu[i], i, row);
+    int room = s->rows / 2 - row, shown = g->n_gpu <= room ? g->n_gpu : MAX(0, room - 1);
+    for (int i = 0; i < shown; i++) row = draw_gpu(s, &g->gpu[i], i, row);
+    if (shown < g->n_gpu)
+        screen_printf(s, row++, 0, STYLE_DIM, "%d more GPUs: 3 shows them", g->n_gpu - shown);
     if (g->n_gpu == 0) screen_printf(s, row++, 0, STYLE_DIM, "no GPU: %s", g->why);
     return draw_host(s, g, row);
 }
 
-static void draw_gpus(Screen *s, const Gpus *g, int row)
+static int draw_gpu_details(Screen *s, const GpuView *v, int row)
 {
     char a[32], b[32], reasons[160], x[16], y[16];
+    screen_printf(s, row++, 0, STYLE_PLAIN, "     memory %s of %s   SM %s MHz   memory %s MHz",
+                  str_bytes(a, sizeof a, v->now.memory_used_bytes),
+                  str_bytes(b, sizeof b, v->now.memory_total_bytes),
+                  nvml_number(x, sizeof x, v->now.sm_mhz, 0), nvml_number(y, sizeof y, v->now.memory_mhz, 0));
+    screen_printf(s, row++, 0, STYLE_PLAIN, "     clock held by: %s   PCIe %s x%s   ECC errors %s",
+                  v->now.has_reasons ? nvml_reasons_text(reasons, sizeof reasons, v->now.reasons) : "n/a",
+                  nvml_number(x, sizeof x, v->link_generation, 0), nvml_number(y, sizeof y, v->link_lanes, 0),
+                  nvml_number(a, sizeof a, v->ecc_errors, 0));
+    return row;
+}
+
+/* Where not all of it fits, each GPU has a line of its own, and its programs. */
+static void draw_gpus(Screen *s, const Gpus *g, int row)
+{
+    enum { LINES = 5 /* of a GPU with one program */ };
+    char a[32];
+    int  is_short = g->n_gpu * LINES > s->rows - 4;
     for (int i = 0; i < g->n_gpu && row < s->rows; i++) {
         const GpuView *v = &g->gpu[i];
-        screen_rule(s, row++, v->name);
+        if (!is_short) screen_rule(s, row++, v->name);
         row = draw_gpu(s, v, i, row);
-        screen_printf(s, row++, 0, STYLE_PLAIN, "     memory %s of %s   SM %s MHz   memory %s MHz",
-                      str_bytes(a, sizeof a, v->now.memory_used_bytes),
-                      str_bytes(b, sizeof b, v->now.memory_total_bytes),
-                      nvml_number(x, sizeof x, v->now.sm_mhz, 0),
-                      nvml_number(y, sizeof y, v->now.memory_mhz, 0));
-        screen_printf(s, row++, 0, STYLE_PLAIN, "     clock held by: %s   PCIe %s x%s   ECC errors %s",
-                      v->now.has_reasons ? nvml_reasons_text(reasons, sizeof reasons, v->now.reasons) : "n/a",
-                      nvml_number(x, sizeof x, v->link_generation, 0),
-                      nvml_number(y, sizeof y, v->link_lanes, 0), nvml_number(a, sizeof a, v->ecc_errors, 0));
+        if (!is_short) row = draw_gpu_details(s, v, row);
         for (int p = 0; p < MIN(v->n_process, GPUS_PROCESSES); p++) {
             const GpuProcess *q = &v->process[p];
             screen_printf(s, row++, 0, STYLE_PLAIN, "     pid %-8d %-20s %s", q->pid, q->name,
@@ -131,7 +144,7 @@ static void draw_run(Screen *s, const RunView *v, int row, int selected)
 {
     char   rate[32], mfu[16], steps[32], t[32];
     Style  style = selected ? STYLE_SELECTED : STYLE_PLAIN;
-    double per_s = series_last(&v->tail, "per_s"), step = series_last(&v->tail, "step");
+    double per_s = series_last(&v->tail, "per_s"), step = series_step(&v->tail);
     int    name = name_width(s);
     screen_put(s, row, 0, 2, style, selected ? (s->ascii ? "> " : "\xe2\x96\xb8 ") : "  ");
     screen_put(s, row, 2, name, style, v->name);
@@ -240,6 +253,15 @@ static int draw_curves(Screen *s, const RunView *v, const Series *series, int ro
     return row;
 }
 
+/* As many of a note's words as fit, up to a comma or a colon: half a word says nothing. */
+static void draw_note(Screen *s, int row, int column, const char *note)
+{
+    int room = s->columns - column, n = (int)strlen(note);
+    while (n > room || (note[n] && !strchr(",:", note[n])))
+        if (n-- == 0) return;
+    if (n > 0) screen_put(s, row, column, n, STYLE_PLAIN, note);
+}
+
 static int draw_waterfall(Screen *s, const RunView *v, const Series *series, int row, int end)
 {
     WaterfallPart part[WATERFALL_PARTS];
@@ -249,8 +271,9 @@ static int draw_waterfall(Screen *s, const RunView *v, const Series *series, int
     for (int i = 0; i < n; i++, row++) {
         screen_put(s, row, 0, 25, STYLE_PLAIN, part[i].name);
         screen_bar(s, row, 26, MAX(10, s->columns / 4), part[i].share);
-        screen_printf(s, row, 27 + MAX(10, s->columns / 4), STYLE_PLAIN, "%5.1f%%  %s", 100 * part[i].share,
-                      part[i].note);
+        int c = screen_printf(s, row, 27 + MAX(10, s->columns / 4), STYLE_PLAIN, "%5.1f%%  ",
+                              100 * part[i].share);
+        draw_note(s, row, c, part[i].note);
     }
     return row;
 }

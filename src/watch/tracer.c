@@ -340,9 +340,9 @@ static int finish(Tracer *t, Job *job, const char *path, FactsTrace *sums)
         give_up(t, "");
         return 0;
     }
-    log_info("trace of %lld step%s: %s", (long long)(t->end - t->kept), str_plural(t->end - t->kept), path);
     free(t->seen.span);
     t->seen.span = NULL;
+    t->end       = -1; /* a run that goes back is not traced again */
     return 1;
 }
 

@@ -25,7 +25,8 @@ typedef struct Tracer Tracer;
 Tracer *tracer_create(const Recipe *r, int64_t first_step);
 void    tracer_destroy(Tracer *t);
 
-/* The run goes back to this step. A trace under way is thrown away, and begins anew where it began. */
+/* The run goes back to this step. A trace under way is thrown away, and begins anew where it began. One that
+ * is done stays. */
 void tracer_rewind(Tracer *t, Dev *dev, int64_t step);
 /* The run has ended after this step: says so if that was before the trace's end. */
 void tracer_end(Tracer *t, Dev *dev, int64_t step);

@@ -154,8 +154,8 @@ void tracesum_print(const TraceSum *t, FILE *out)
     double steps = MAX(t->n_step, 1), sum = t->more_us, most = 0; /* FLOPs a microsecond */
     for (int i = 0; i < t->n_row; i++) most = MAX(most, t->row[i].flops / MAX(t->row[i].time_us, 1e-9));
     int is_tera = most >= 1e6;
-    fprintf(out, "%-16s %-24s %8s %10s %6s %9s\n", "op", "where", "calls", "ms/step", "share",
-            is_tera ? "TFLOP/s" : "GFLOP/s");
+    fprintf(out, "%-16s %-24s %8s %10s %6s %9s\n", "op", "where", "calls", t->n_step > 0 ? "ms/step" : "ms",
+            "share", is_tera ? "TFLOP/s" : "GFLOP/s");
     for (int i = 0; i < t->n_row; i++) {
         const TraceRow *r = &t->row[i];
         sum += r->time_us;
@@ -165,8 +165,14 @@ void tracesum_print(const TraceSum *t, FILE *out)
         fprintf(out, "\n");
     }
     if (t->more_us > 0) fprintf(out, "%-50s %10.3f\n", "more", 1e-3 * t->more_us / steps);
-    fprintf(out, "\n%d steps of %.3f ms: %.3f ms busy (%.1f %%), %.3f ms idle; spans add up to %.3f ms\n",
-            t->n_step, 1e-3 * t->steps_us / steps, 1e-3 * t->busy_us / steps, 100 * share_of(t->busy_us, t),
+    fprintf(out, "\n");
+    if (t->n_step > 0) {
+        fprintf(out, "%d step%s of", t->n_step, str_plural(t->n_step));
+    } else {
+        fprintf(out, "no steps are marked, all of it is");
+    }
+    fprintf(out, " %.3f ms: %.3f ms busy (%.1f %%), %.3f ms idle; spans add up to %.3f ms\n",
+            1e-3 * t->steps_us / steps, 1e-3 * t->busy_us / steps, 100 * share_of(t->busy_us, t),
             1e-3 * t->idle_us / steps, 1e-3 * sum / steps);
     if (t->left_out > 0)
         fprintf(out, "%.0f events had no room in the file: the sums are too small\n", t->left_out);

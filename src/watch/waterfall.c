@@ -120,7 +120,6 @@ void waterfall_window(const Series *s, const RunFacts *f, FallWindow *w)
     w->step_s        = (w->wall_s - (isnan(eval) ? 0 : eval) - (isnan(save) ? 0 : save)) / steps;
     w->wait_s        = grown(s, "data_wait_s", first, last) / steps;
     w->fill_s        = grown(s, "data_fill_s", first, last) / steps;
-    w->per_s         = mean_of(s, "per_s", first, last);
     w->mfu           = mean_of(s, "mfu", first, last);
     w->gpu_util      = meter_mean(s, "gpu_util", first, last);
     w->sm_active     = meter_mean(s, "sm_active", first, last);

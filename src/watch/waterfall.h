@@ -45,7 +45,7 @@ typedef struct {
     double step_s;         /* mean, without evaluations and checkpoints */
     double wait_s, fill_s; /* a step waited for the loader; threads of the loader worked for it */
     double eval_share, save_share;
-    double per_s, mfu, gpu_util, sm_active, tensor_active, dram_active;
+    double mfu, gpu_util, sm_active, tensor_active, dram_active;
     double power_w, power_limit_w, sm_mhz, temp_c, processes, memory_bytes;
     double cpu, own_cpu;
     char   reasons[160]; /* newest, "" */

@@ -23,6 +23,7 @@ base="$quick step_tokens=131072"
 look() {
     local name=$1 target=$2
     shift 2
+    rm -f "$out/$name.yaml" # of an earlier suite: the doctor need not write one
     timeout ${LOOK_TIMEOUT:-60} $PREFIX "$brim" doctor "$target" "$@" --seconds "$seconds" --json \
         --apply --out "$out/$name.yaml" >"$out/$name.json" 2>"$out/$name.log" && return 0
     tail -n 3 "$out/$name.log"

@@ -20,34 +20,40 @@ if (asked.has('token')) {
 
 /* ---- Numbers for people ---- */
 
-function count(v) {
+/* Each takes a number of digits, too: labels of an axis may need more than the usual ones (plot.js). */
+function count(v, digits = 3) {
   const units = ['', 'k', 'M', 'G', 'T'];
   let u = 0;
   while (Math.abs(v) >= 999.5 && u < 4) { v /= 1000; u++; }
-  return +v.toPrecision(u === 0 && Number.isInteger(v) ? 4 : 3) + units[u];
+  return +v.toPrecision(u === 0 && Number.isInteger(v) ? 4 : digits) + units[u];
 }
-function plain(v) {
+function plain(v, digits = 4) {
   return v === 0 ? '0'
-    : Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3 ? v.toExponential(1)
-    : String(+v.toPrecision(4));
+    : Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3 ? (+v.toExponential(digits - 3)).toExponential()
+    : String(+v.toPrecision(digits));
 }
 function share(v) { return (100 * v).toFixed(1) + ' %'; }
-function percent(v) { return +(100 * v).toPrecision(3) + ' %'; }
-function bytes(v) {
+function percent(v, digits = 3) { return +(100 * v).toPrecision(digits) + ' %'; }
+function bytes(v, digits = 4) {
   const [size, unit] = v >= 2 ** 30 ? [2 ** 30, 'GiB'] : v >= 2 ** 20 ? [2 ** 20, 'MiB']
     : v >= 1024 ? [1024, 'KiB'] : [1, 'B'];
-  return +(v / size).toPrecision(4) + ' ' + unit;
+  return +(v / size).toPrecision(digits) + ' ' + unit;
 }
-function joules(v) {
+function joules(v, digits = 3) {
   const [size, unit] = v >= 0.1 ? [1, 'J'] : v >= 1e-4 ? [1e-3, 'mJ'] : [1e-6, 'µJ'];
-  return +(v / size).toPrecision(3) + ' ' + unit;
+  return +(v / size).toPrecision(digits) + ' ' + unit;
 }
-function watts(v) { return Math.round(v) + ' W'; }
-function stepText(v) { return count(Math.round(v)); }
-function timeText(s) {
-  s = Math.round(s);
+function watts(v, digits) { return (digits ? +v.toPrecision(digits) : Math.round(v)) + ' W'; }
+/* There is nothing between two steps. */
+function stepText(v, digits) {
+  return Math.abs(v - Math.round(v)) > 1e-6 ? '' : count(Math.round(v), digits);
+}
+function timeText(s, digits = 4) {
+  s = +s.toFixed(digits - 4);
   const h = Math.floor(s / 3600), m = Math.floor(s / 60) % 60, two = n => String(n).padStart(2, '0');
-  return h ? `${h}:${two(m)}:${two(s % 60)}` : `${m}:${two(s % 60)}`;
+  const [whole, part] = String(+(s % 60).toFixed(digits - 4)).split('.');
+  const seconds = two(whole) + (part ? '.' + part : '');
+  return h ? `${h}:${two(m)}:${seconds}` : `${m}:${seconds}`;
 }
 const known = v => v !== undefined && v !== null && Number.isFinite(v);
 
@@ -231,8 +237,11 @@ function onRuns(text) {
   showRuns();
   follow();
   showTiles();
+  showEmpty();
 }
 
+/* A browser tries again by itself where nobody answers, but not after a refusal: too many pages, a proxy
+ * whose server is away. */
 function connect() {
   const source = new EventSource('events');
   source.addEventListener('open', () => {
@@ -242,6 +251,7 @@ function connect() {
   source.addEventListener('error', () => {
     $('link').textContent = 'no connection';
     $('link').className = 'link lost';
+    if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
   });
   source.addEventListener('runs', e => onRuns(e.data));
 }
@@ -268,9 +278,10 @@ const charts = [
 const shownKeys = new Set(charts.flatMap(c => c.keys.map(([k]) => k)));
 function addCharts() {
   for (const name of state.selected) {
-    const d = state.data.get(name) || { columns: {} };
+    const d = state.data.get(name);
+    if (!d || !d.plain) continue; /* still on its way */
     for (const key of Object.keys(d.columns)) {
-      if ((d.plain || []).includes(key) || shownKeys.has(key)) continue;
+      if (d.plain.includes(key) || shownKeys.has(key)) continue;
       shownKeys.add(key);
       const r = state.list && state.list.runs.find(q => q.name === name) || {}, rare = key.startsWith('val_');
       charts.push({ title: rare ? 'Validation ' + measureName(key) : measureName(key), keys: [[key, '']],
@@ -371,7 +382,7 @@ function showPlots() {
     if (chart.unit && r)
       chart.head.textContent = `${chart.title}, ${units.size > 1 ? 'in own units/s' : chart.unit(r)}`;
     chart.plot.draw(chart.lines, { logX: state.logX, logY: state.logY, format: chart.format,
-      formatX: state.x === 'time' ? timeText : stepText });
+      binary: chart.format === bytes, formatX: state.x === 'time' ? timeText : stepText });
     legend(chart, null);
   }
 }
@@ -514,13 +525,15 @@ function showTexts() {
   if (d) d.textsShown = d.texts;
 }
 
+function showEmpty() { $('empty').hidden = state.selected.length > 0; }
+
 let pending = false;
 function showAll() {
   if (pending) return;
   pending = true;
   requestAnimationFrame(() => {
     pending = false;
-    $('empty').hidden = state.selected.length > 0;
+    showEmpty();
     showTiles();
     showPlots();
     showWaterfall();

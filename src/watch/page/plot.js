@@ -2,7 +2,8 @@
  * (?plot=plain asks for the small plotter).
  *
  * makePlot(area, onCursor) gives { draw(lines, view), destroy() }. A line is
- * { x, y, color, width, alpha, dash, points }; x is ascending. view is { logX, logY, format, formatX }.
+ * { x, y, color, width, alpha, dash, points }; x is ascending. view is { logX, logY, format, formatX,
+ * binary }; binary: y counts bytes, and is divided by powers of two.
  * onCursor(i, x) tells where the pointer is: x, or null. */
 'use strict';
 
@@ -28,8 +29,21 @@ function visible(line, view) {
   return { ...line, x, y };
 }
 
+/* Labels of an axis, with as many digits as tell what stands there: 697.5 W is not called 698 W. A place that
+ * takes more than eight digits is no round one; then it is enough that the labels differ. */
+function labels(values, format) {
+  const text = digits => values.map(v => v === null ? '' : format(v, digits)), exact = text(9);
+  let usable = null;
+  for (const digits of [undefined, 5, 6, 7, 8]) {
+    const out = text(digits), shown = out.filter(Boolean);
+    if (out.every((t, i) => t === exact[i])) return out;
+    if (!usable && new Set(shown).size === shown.length) usable = out;
+  }
+  return usable || exact;
+}
+
 /* Ticks at 1, 2, 5 times powers of ten; on a logarithmic axis over more than two decades at powers alone. */
-function ticks(lo, hi, n, log) {
+function ticks(lo, hi, n, log, binary) {
   const out = [];
   if (!(hi > lo)) return [lo];
   if (log) {
@@ -40,7 +54,7 @@ function ticks(lo, hi, n, log) {
     out.length = 0;
   }
   const raw = (hi - lo) / n, base = 10 ** Math.floor(Math.log10(raw)), m = raw / base;
-  const step = base * (m <= 1 ? 1 : m <= 2 ? 2 : m <= 5 ? 5 : 10);
+  const step = binary ? 2 ** Math.ceil(Math.log2(raw)) : base * (m <= 1 ? 1 : m <= 2 ? 2 : m <= 5 ? 5 : 10);
   for (let v = Math.ceil(lo / step) * step; v <= hi + step * 1e-9; v += step) {
     out.push(Math.abs(v) < step * 1e-6 ? 0 : v);
   }
@@ -99,14 +113,14 @@ function plainPlot(area, onCursor) {
     pen.strokeStyle = cssColor('--grid');
     pen.lineWidth = 1;
     pen.textAlign = 'right';
-    for (const v of ticks(y0, y1, 4, view.logY)) {
+    const atY = ticks(y0, y1, 5, view.logY, view.binary), textY = labels(atY, view.format);
+    atY.forEach((v, i) => {
       pen.beginPath(); pen.moveTo(left, py(v)); pen.lineTo(w - right, py(v)); pen.stroke();
-      pen.fillText(view.format(v), left - 6, py(v) + 4);
-    }
+      pen.fillText(textY[i], left - 6, py(v) + 4);
+    });
     pen.textAlign = 'center';
-    for (const v of ticks(x0, x1, Math.max(2, Math.floor(w / 90)), view.logX)) {
-      pen.fillText(view.formatX(v), px(v), h - 8);
-    }
+    const atX = ticks(x0, x1, Math.max(2, Math.floor(w / 70)), view.logX), textX = labels(atX, view.formatX);
+    atX.forEach((v, i) => pen.fillText(textX[i], px(v), h - 8));
     pen.lineJoin = 'round';
     for (const l of inside) {
       pen.strokeStyle = withAlpha(l.color, l.alpha);
@@ -159,6 +173,12 @@ function plainPlot(area, onCursor) {
 
 /* ---- uPlot ---- */
 
+/* uPlot's own places on a logarithmic axis begin at its lower end, which is no round one. */
+function logAxis(binary) {
+  return { splits: (u, i, lo, hi) => ticks(lo, hi, 5, true, binary), filter: (u, places) => places };
+}
+const powersOfTwo = Array.from({ length: 51 }, (_, i) => 2 ** i);
+
 function fullPlot(area, onCursor) {
   let plot = null, shape = '', view = {}, zoomed = false;
   const size = () => ({ width: Math.max(120, area.clientWidth), height: area.clientHeight });
@@ -171,7 +191,7 @@ function fullPlot(area, onCursor) {
     const grid = { stroke: () => cssColor('--grid'), width: 1 };
     plot = new window.uPlot({
       ...size(),
-      padding: [8, 10, 0, 0],
+      padding: [8, 18, 0, 0],
       legend: { show: false },
       cursor: { points: { size: 6 }, drag: { x: true, y: false } },
       scales: {
@@ -179,10 +199,10 @@ function fullPlot(area, onCursor) {
         y: { distr: view.logY ? 3 : 1, range: (u, lo, hi) => padded([lo, hi], view.logY) },
       },
       axes: [
-        { ...axis, grid: { show: false }, size: 26, space: 70, values: (u, v) =>
-          v.map(t => t === null ? '' : view.formatX(t)) },
-        { ...axis, grid, size: 66, space: 34, values: (u, v) =>
-          v.map(t => t === null ? '' : view.format(t)) },
+        { ...axis, grid: { show: false }, size: 26, space: 70, values: (u, v) => labels(v, view.formatX),
+          ...(view.logX ? logAxis(false) : {}) },
+        { ...axis, grid, size: 66, space: 34, values: (u, v) => labels(v, view.format),
+          ...(view.logY ? logAxis(view.binary) : view.binary ? { incrs: powersOfTwo } : {}) },
       ],
       series: [{}, ...lines.map(l => ({
         stroke: withAlpha(l.color, l.alpha), width: l.width || 1.6, dash: l.dash, spanGaps: true,
