@@ -202,6 +202,47 @@ static void values_are_derived(void **state)
     assert_int_equal(r.model.head_dim, 64);
 }
 
+/* 0 of a key that has nothing to derive is a value like any other: it must agree with the folder of init. */
+static void zero_is_a_value(void **state)
+{
+    Recipe r;
+    char   folder[] = "/tmp/test_conf_init_XXXXXX", path[64], text[128];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    FILE *f = fopen(path, "w");
+    fputs("{\"model_type\": \"mistral\", \"hidden_size\": 32, \"num_attention_heads\": 2,"
+          " \"num_key_value_heads\": 1, \"sliding_window\": 8}",
+          f);
+    fclose(f);
+    snprintf(text, sizeof text, RANDOM "init: %s\n", folder);
+    assert_parses(&r, text, "model.kv_heads=0");
+    assert_true(r.model.window == 8 && r.model.kv_heads == 1);
+    assert_int_equal(parse(&r, text, "model.window=0"), -1);
+    assert_non_null(strstr(err_get(), "command line: model.window: is 0, but "));
+    unlink(path);
+    rmdir(folder);
+}
+
+/* Samples of an update, where the recipe leaves them to Brim. */
+static void minibatch_is_chosen(void **state)
+{
+    Recipe r;
+    char   text[] = "task: ppo\nenv: cartpole\nppo: {minibatch: 0}\n";
+    char  *some[] = { "ppo.envs=100", "ppo.rollout=1000" }, *prime[] = { "ppo.envs=65537", "ppo.rollout=3" };
+    if (recipe_parse(&r, "t.yaml", text, strlen(text), 2, some) < 0) fail_msg("%s", err_get());
+    assert_int_equal(r.ppo.minibatch, 50000);
+    assert_int_equal(recipe_parse(&r, "t.yaml", text, strlen(text), 2, prime), -1);
+    assert_string_equal(err_get(),
+                        "command line: ppo.envs: ppo.envs x ppo.rollout (196611) has no equal parts of 4096 "
+                        "to 65536 samples: ppo.envs 65536 would do");
+    err_clear();
+    some[0] = "ppo.envs=1";
+    some[1] = "ppo.rollout=65537";
+    assert_int_equal(recipe_parse(&r, "t.yaml", text, strlen(text), 2, some), -1);
+    assert_non_null(strstr(err_get(), "command line: ppo.rollout: "));
+    assert_non_null(strstr(err_get(), ": ppo.rollout 65536 would do"));
+}
+
 static void overrides_win(void **state)
 {
     Recipe r;
@@ -782,6 +823,8 @@ int main(void)
         CASE(unusual_recipe_round_trips),
         CASE(secrets_stay),
         CASE(values_are_derived),
+        CASE(zero_is_a_value),
+        CASE(minibatch_is_chosen),
         CASE(overrides_win),
         CASE(accepted_forms),
         CASE(data_is_found_beside_the_recipe),
