@@ -170,6 +170,44 @@ static void unusual_recipe_round_trips(void **state)
     }
 }
 
+/* Names that mean something else in YAML, and a list as long as a key may hold. */
+static void lists_round_trip(void **state)
+{
+    static const char *const lists[] = {
+        "a: b,c",
+        "#first,second",
+        "null",
+        "~,true",
+        "*a,&b,!c",
+        "{x},y",
+        "a]b,[c",
+        "\"q\",it's,'s'",
+        "- x,-1,-",
+        "? a,?",
+        "a #b",
+        "%x,@y,`z",
+        "a:,b",
+        ":a",
+        "|,>",
+        "back\\slash",
+        "\xc3\xa9t\xc3\xa9",
+    };
+    Recipe r;
+    char   text[RECIPE_STR] = "image.names=";
+    for (int i = 0; i < ARRAY_LEN(lists); i++) {
+        char override[80];
+        snprintf(override, sizeof override, "image.names=%s", lists[i]);
+        assert_parses(&r, "task: image\n", override);
+        assert_string_equal(r.image.names, lists[i]);
+        round_trip(&r);
+    }
+    for (int i = 0; str_append(text, sizeof text, "%sname %d", i ? "," : "", i) == 0; i++) continue;
+    text[sizeof text - 20] = '\0';
+    assert_parses(&r, "task: image\n", text);
+    assert_true(strlen(r.image.names) > 4000);
+    round_trip(&r);
+}
+
 /* A token is used and never written down. */
 static void secrets_stay(void **state)
 {
@@ -821,6 +859,7 @@ int main(void)
         CASE(table_is_sound),
         CASE(every_recipe_loads),
         CASE(unusual_recipe_round_trips),
+        CASE(lists_round_trip),
         CASE(secrets_stay),
         CASE(values_are_derived),
         CASE(zero_is_a_value),
