@@ -408,12 +408,19 @@ static void more_cast(OpCheck *v, const OpArgs *a)
     need_rows_alike(v, a->cast.y, a->cast.x);
 }
 
+static void need_sum(OpCheck *v, const OpArgs *a)
+{
+    need_same_dtype(v, a);
+    need(v, a->t[0]->dtype == DT_F32 || a->t[0]->dtype == DT_F64, "sums over ranks are f32 or f64");
+}
+
 /* One of them has the parts of all ranks. */
 static void need_parts(OpCheck *v, const OpArgs *a)
 {
     int64_t y = tensor_numel(a->t[0]), x = tensor_numel(a->t[1]);
     need_same_dtype(v, a);
     need(v, v->kind == OP_ALL_GATHER ? y % x == 0 : x % y == 0, "one must be a multiple of the other");
+    if (v->kind == OP_REDUCE_SCATTER) need_sum(v, a);
 }
 
 static int is_wide_or_bf16(const Tensor *t) { return t->dtype == DT_F32 || t->dtype == DT_BF16; }
@@ -656,7 +663,7 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_MOMENTUM]     = { { P(*, C), VECTOR(F32, E), VECTOR(F32, E), STEP, WS }, .more = more_momentum },
     [OP_ORTHO]        = { { N_C, WS, N_C }, .more = more_ortho },
     [OP_MUON]         = { { VECTOR(F32, E), VECTOR(FLOAT, E), P(*, C), STEP, WS }, .more = more_muon },
-    [OP_ALL_REDUCE]   = { { VECTOR(FLOAT, N), VECTOR(FLOAT, N) }, .more = need_same_dtype },
+    [OP_ALL_REDUCE]   = { { VECTOR(FLOAT, N), VECTOR(FLOAT, N) }, .more = need_sum },
     [OP_REDUCE_SCATTER] = { { SOME(FLOAT), SOME(FLOAT) }, .more = need_parts },
     [OP_ALL_GATHER]   = { { SOME(FLOAT), SOME(FLOAT) }, .more = need_parts },
 };
