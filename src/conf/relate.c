@@ -625,7 +625,7 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
     while (above < n && n % above != 0) above++;
     RELATE(n % p->minibatch == 0, "ppo.minibatch", "ppo.rollout",
            "ppo.minibatch (%lld) must divide ppo.envs x ppo.rollout (%lld): %s would do", LL(p->minibatch),
-           LL(n), name_nearest(near, sizeof near, below, above));
+           LL(n), name_nearest(near, sizeof near, below, above <= n ? above : 0));
     RELATE(r->micro_batch == 0 || p->minibatch / r->policy.context % r->micro_batch == 0, "micro_batch",
            "ppo.minibatch", "micro_batch (%lld) must divide ppo.minibatch (%lld)", LL(r->micro_batch),
            LL(p->minibatch));
