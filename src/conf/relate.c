@@ -149,7 +149,7 @@ static int check_optim(const Recipe *r)
            LL(r->steps), LL(r->steps / 10));
     double whole = exp2(round(log2(MAX(p->loss_scale, 1))));
     DEMAND(p->loss_scale == 0 || p->loss_scale == whole, "optim.loss_scale",
-           "%g is no power of two: %g would do", p->loss_scale, whole);
+           "%.10g is no power of two from 1 on: %.10g would do", p->loss_scale, whole);
     RELATE(p->min_lr <= p->lr, "optim.min_lr", "optim.lr", "optim.min_lr (%g) must not exceed optim.lr (%g)",
            p->min_lr, p->lr);
     RELATE(p->schedule != SCHEDULE_TRAPEZOID ||
