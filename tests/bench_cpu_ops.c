@@ -163,7 +163,7 @@ static void add_ends(void)
     add(1, OP_EMBED_FWD, "embed fwd", (OpArgs){ .embed_fwd = e });
     add(1, OP_EMBED_DW, "embed dw",
         (OpArgs){ .embed_dw = { .dwte = mat(V, C), .dy = mat(N, C), .tok = tok } });
-    add(1, OP_POS_DW, "pos dw", (OpArgs){ .pos_dw = { .dwpe = mat(T, C), .dy = mat(N, C) } });
+    add(1, OP_POS_DW, "pos dw", (OpArgs){ .pos_dw = { .dwpe = mat(T, C), .dy = tensor(DT_F32, B, T, C) } });
     Tensor *logits = mat(N, V);
     Xent    x      = {
                 .loss    = loss,

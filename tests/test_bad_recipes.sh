@@ -156,7 +156,7 @@ bad "plan: mask without data for it" '^command line: model.mask: mask prefix nee
 bad "plan: concession nobody makes" "^command line: give_way: 'gradients' is none of" plan good.yaml \
     device=cpu give_way=gradients
 bad "optim: a loss scale that is no power of two" \
-    '^command line: optim.loss_scale: 1000 is no power of two: 1024' \
+    '^command line: optim.loss_scale: 1000 is no power of two from 1 on: 1024' \
     plan good.yaml device=cpu optim.loss_scale=1000
 brim plan good.yaml device=cpu optim.muon_lr=1e-3 fp8.head=true
 [ $rc -eq 0 ] && says "optim.muon_lr has no effect: optim.kind is not muon" && says "fp8.head has no effect"

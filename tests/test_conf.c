@@ -170,6 +170,44 @@ static void unusual_recipe_round_trips(void **state)
     }
 }
 
+/* Names that mean something else in YAML, and a list as long as a key may hold. */
+static void lists_round_trip(void **state)
+{
+    static const char *const lists[] = {
+        "a: b,c",
+        "#first,second",
+        "null",
+        "~,true",
+        "*a,&b,!c",
+        "{x},y",
+        "a]b,[c",
+        "\"q\",it's,'s'",
+        "- x,-1,-",
+        "? a,?",
+        "a #b",
+        "%x,@y,`z",
+        "a:,b",
+        ":a",
+        "|,>",
+        "back\\slash",
+        "\xc3\xa9t\xc3\xa9",
+    };
+    Recipe r;
+    char   text[RECIPE_STR] = "image.names=";
+    for (int i = 0; i < ARRAY_LEN(lists); i++) {
+        char override[80];
+        snprintf(override, sizeof override, "image.names=%s", lists[i]);
+        assert_parses(&r, "task: image\n", override);
+        assert_string_equal(r.image.names, lists[i]);
+        round_trip(&r);
+    }
+    for (int i = 0; str_append(text, sizeof text, "%sname %d", i ? "," : "", i) == 0; i++) continue;
+    text[sizeof text - 20] = '\0';
+    assert_parses(&r, "task: image\n", text);
+    assert_true(strlen(r.image.names) > 4000);
+    round_trip(&r);
+}
+
 /* A token is used and never written down. */
 static void secrets_stay(void **state)
 {
@@ -200,6 +238,47 @@ static void values_are_derived(void **state)
     assert_int_equal(r.model.ffn, 2432); /* 2389.3 rounded up */
     assert_parses(&r, RANDOM "model: {width: 100, heads: 7, head_dim: 64}\n", NULL);
     assert_int_equal(r.model.head_dim, 64);
+}
+
+/* 0 of a key that has nothing to derive is a value like any other: it must agree with the folder of init. */
+static void zero_is_a_value(void **state)
+{
+    Recipe r;
+    char   folder[] = "/tmp/test_conf_init_XXXXXX", path[64], text[128];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    FILE *f = fopen(path, "w");
+    fputs("{\"model_type\": \"mistral\", \"hidden_size\": 32, \"num_attention_heads\": 2,"
+          " \"num_key_value_heads\": 1, \"sliding_window\": 8}",
+          f);
+    fclose(f);
+    snprintf(text, sizeof text, RANDOM "init: %s\n", folder);
+    assert_parses(&r, text, "model.kv_heads=0");
+    assert_true(r.model.window == 8 && r.model.kv_heads == 1);
+    assert_int_equal(parse(&r, text, "model.window=0"), -1);
+    assert_non_null(strstr(err_get(), "command line: model.window: is 0, but "));
+    unlink(path);
+    rmdir(folder);
+}
+
+/* Samples of an update, where the recipe leaves them to Brim. */
+static void minibatch_is_chosen(void **state)
+{
+    Recipe r;
+    char   text[] = "task: ppo\nenv: cartpole\nppo: {minibatch: 0}\n";
+    char  *some[] = { "ppo.envs=100", "ppo.rollout=1000" }, *prime[] = { "ppo.envs=65537", "ppo.rollout=3" };
+    if (recipe_parse(&r, "t.yaml", text, strlen(text), 2, some) < 0) fail_msg("%s", err_get());
+    assert_int_equal(r.ppo.minibatch, 50000);
+    assert_int_equal(recipe_parse(&r, "t.yaml", text, strlen(text), 2, prime), -1);
+    assert_string_equal(err_get(),
+                        "command line: ppo.envs: ppo.envs x ppo.rollout (196611) has no equal parts of 4096 "
+                        "to 65536 samples: ppo.envs 65536 would do");
+    err_clear();
+    some[0] = "ppo.envs=1";
+    some[1] = "ppo.rollout=65537";
+    assert_int_equal(recipe_parse(&r, "t.yaml", text, strlen(text), 2, some), -1);
+    assert_non_null(strstr(err_get(), "command line: ppo.rollout: "));
+    assert_non_null(strstr(err_get(), ": ppo.rollout 65536 would do"));
 }
 
 static void overrides_win(void **state)
@@ -437,6 +516,13 @@ static void bad_values(void **state)
 static void bad_relations(void **state)
 {
     static const Bad bad[] = {
+        { "task: ppo\nenv: cartpole\nppo: {envs: 4, rollout: 8}\n", "ppo.minibatch=100",
+          "command line: ppo.minibatch: ppo.minibatch (100) must divide ppo.envs x ppo.rollout (32): 32 "
+          "would "
+          "do" },
+        { "task: ppo\nenv: cartpole\nppo: {envs: 4, rollout: 8}\n", "ppo.minibatch=12",
+          "command line: ppo.minibatch: ppo.minibatch (12) must divide ppo.envs x ppo.rollout (32): 8 or 16 "
+          "would do" },
         { RANDOM "model:\n  heads: 7\n", NULL,
           "t.yaml:3: model.heads: model.heads (7) must divide model.width (768), or give model.head_dim" },
         { RANDOM "model:\n  width: 100\n", NULL,
@@ -780,8 +866,11 @@ int main(void)
         CASE(table_is_sound),
         CASE(every_recipe_loads),
         CASE(unusual_recipe_round_trips),
+        CASE(lists_round_trip),
         CASE(secrets_stay),
         CASE(values_are_derived),
+        CASE(zero_is_a_value),
+        CASE(minibatch_is_chosen),
         CASE(overrides_win),
         CASE(accepted_forms),
         CASE(data_is_found_beside_the_recipe),

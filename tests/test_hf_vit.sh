@@ -77,6 +77,19 @@ assert a["do_center_crop"] and a["resample"] == 3, a'
     verdict "an export says how a picture becomes a square" $? "$(seen)"
 fi
 
+# ---- logits that are no numbers ----------------------------------------------------------------------------
+
+mkdir -p "things/thing 0" "things/thing 5"
+cp vit/pictures/[012].png "things/thing 0"; cp vit/pictures/[345].png "things/thing 5"
+cp -r vit loud # a head of weights of 3e38
+begin=$(grep -ao '"classifier.weight":{[^}]*' vit/model.safetensors | sed 's/.*\[\([0-9]*\),.*/\1/')
+for ((i = 0; i < 7 * 48; i++)); do printf '\346\261\141\177'; done |
+    dd of=loud/model.safetensors bs=4096 oflag=seek_bytes conv=notrunc status=none \
+        seek=$((8 + $(od -An -tu8 -N8 vit/model.safetensors) + begin))
+brim import loud run=loud; brim eval loud "${cpu[@]}" data.train=things data.val=things
+[ "$rc" -eq 1 ] && grep -q 'top1 of step 0 is not finite' said
+verdict "they are no hits" $? "$rc $(seen)"
+
 # ---- own runs ----------------------------------------------------------------------------------------------
 
 mkdir -p data/a data/b

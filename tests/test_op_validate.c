@@ -280,6 +280,12 @@ static void test_both_wrong(void **state)
         c.args.t[0]->dtype = DT_F32;
         c.args.t[1]->dtype = DT_BF16;
         must_refuse(&c, 0, "of another float type");
+        c.args.t[0]->dtype = DT_BF16;
+        if (collective[i] == OP_ALL_GATHER) {
+            assert_false(refused(&c));
+        } else {
+            must_refuse(&c, 0, "of bf16");
+        }
         op_case_destroy(&c);
     }
 }
@@ -365,6 +371,7 @@ static void test_scalars(void **state)
     SPOIL(OP_ATTN_BWD, MASK_COUNT, attn_bwd.shape.heads, 3);
     SPOIL(OP_ATTN_DECODE, 3, attn_decode.shape.kv_heads, 3);
     SPOIL(OP_ATTN_DECODE, 3, attn_decode.shape.head_dim, 0);
+    SPOIL(OP_ATTN_DECODE, 3, attn_decode.shape.window, -1);
     SPOIL(OP_CROSS_ATTN_FWD, 8, cross_attn_fwd.shape.mask, MASK_CAUSAL);
     SPOIL(OP_CROSS_ATTN_BWD, 8, cross_attn_bwd.shape.mask, MASK_PREFIX);
     SPOIL(OP_PATCHES, 5, patches.patch, 0);
@@ -376,6 +383,85 @@ static void test_scalars(void **state)
     SPOIL(OP_PACK_ROWS, 2, pack_rows.n_tail, 0);
     SPOIL(OP_PACK_ROWS, 2, pack_rows.n_each, 1);
     SPOIL(OP_PACK_ROWS, 2, pack_rows.align, 0);
+}
+
+/* The first case of a kind that has an argument. */
+static void case_with(OpCase *c, OpKind kind, int arg)
+{
+    for (int i = 0; op_case_create(c, kind, i); i++) {
+        if (c->args.t[arg]) return;
+        op_case_destroy(c);
+    }
+    fail_msg("%s: no case has %s", op_table[kind].name, op_table[kind].arg[arg].name);
+}
+
+/* Float types that no kernel of the op has. */
+static void test_float_types(void **state)
+{
+    (void)state;
+    static const struct {
+        OpKind kind;
+        int    arg;
+        DType  dtype;
+    } none[] = { { OP_FILL, 0, DT_F64 }, { OP_FILL, 0, DT_E4M3 },  { OP_FILL, 0, DT_E5M2 },
+                 { OP_CAST, 0, DT_F64 }, { OP_CAST, 0, DT_E5M2 },  { OP_CAST, 1, DT_E4M3 },
+                 { OP_MUON, 1, DT_F32 }, { OP_ADAMW, 4, DT_E4M3 }, { OP_ADAMW, 4, DT_F32 } };
+    OpCase c;
+    for (int i = 0; i < ARRAY_LEN(none); i++) {
+        case_with(&c, none[i].kind, none[i].arg);
+        c.args.t[none[i].arg]->dtype = none[i].dtype;
+        must_refuse(&c, none[i].arg, "of a type that nothing computes");
+        op_case_destroy(&c);
+    }
+    for (DType t = 0; t < DT_COUNT; t++) {
+        if (t == DT_F32 || t == DT_BF16 || t == DT_F16) continue;
+        case_with(&c, OP_ADD, 0);
+        for (int k = 0; k < 3; k++) c.args.t[k]->dtype = t;
+        must_refuse(&c, 0, "of a type that nothing computes");
+        op_case_destroy(&c);
+    }
+}
+
+/* What rows with gaps cannot be: of another shape. Actions stand in rows beside their means. */
+static void test_shapes(void **state)
+{
+    (void)state;
+    static const OpKind moves[] = { OP_COPY, OP_CAST }, gauss[] = { OP_SAMPLE_GAUSS, OP_PPO_GAUSS_FWD };
+    OpCase              c;
+    for (int i = 0; i < ARRAY_LEN(moves); i++) {
+        for (int k = 0; k < 2; k++) {
+            assert_true(op_case_create(&c, moves[i], i == 0 ? 3 : 27));
+            assert_true(tensor_rows(c.args.t[0]) > 1 && tensor_cols(c.args.t[0]) > 1);
+            Tensor *y = c.args.t[k], *x = c.args.t[!k];
+            tensor_init(y, y->name, y->dtype, 2, (int64_t[]){ tensor_cols(x), tensor_rows(x) });
+            tensor_init(x, x->name, x->dtype, 2, (int64_t[]){ tensor_rows(x), tensor_cols(x) });
+            assert_false(refused(&c));
+            x->stride[0] += 4;
+            must_refuse(&c, !k, "with gaps, of another shape");
+            op_case_destroy(&c);
+        }
+    }
+    for (int i = 0; i < ARRAY_LEN(gauss); i++) {
+        int action = i == 0 ? 0 : 5;
+        assert_true(op_case_create(&c, gauss[i], 5));
+        Tensor *t = c.args.t[action];
+        assert_true(tensor_rows(t) > 1);
+        tensor_init(t, t->name, t->dtype, 1, (int64_t[]){ tensor_numel(t) });
+        must_refuse(&c, action, "in one row");
+        op_case_destroy(&c);
+    }
+}
+
+/* The kernels sum dbeta beside dgamma. */
+static void test_beta_alone(void **state)
+{
+    (void)state;
+    OpCase c;
+    case_with(&c, OP_NORM_BWD, 2);
+    assert_false(refused(&c));
+    c.args.norm_bwd.dgamma = NULL;
+    must_refuse(&c, 2, "without dgamma");
+    op_case_destroy(&c);
 }
 
 /* Each loss knows one of LOSS_SLOTS slots. */
@@ -407,7 +493,8 @@ int main(void)
         cmocka_unit_test(test_companions),     cmocka_unit_test(test_value_gradient),
         cmocka_unit_test(test_scalars),        cmocka_unit_test(test_slots),
         cmocka_unit_test(test_both_wrong),     cmocka_unit_test(test_norm_of_advantages),
-        cmocka_unit_test(test_gaps),
+        cmocka_unit_test(test_gaps),           cmocka_unit_test(test_float_types),
+        cmocka_unit_test(test_shapes),         cmocka_unit_test(test_beta_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #include "conf/schema.h"
 #include "conf/walk.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -392,6 +393,34 @@ static void write_typed(const Recipe *r, FILE *out)
     if (n) fprintf(out, "\n");
 }
 
+/* 1: YAML takes the item of a list for this text and nothing else. */
+static int is_plain(const char *item)
+{
+    size_t n = 0;
+    if (strcmp(item, "null") == 0) return 0;
+    if (item[0] == '-') n++;
+    if (!isalnum((unsigned char)item[n]) && (!item[n] || !strchr("_./", item[n]))) return 0;
+    while (isalnum((unsigned char)item[n]) || (item[n] && strchr("_./-+= ", item[n])) ||
+           (item[n] == ':' && isalnum((unsigned char)item[n + 1])))
+        n++;
+    return item[n] == '\0';
+}
+
+static void write_list(const char *list, FILE *out)
+{
+    char item[RECIPE_STR];
+    fputc('[', out);
+    for (const char *mark = ""; str_list_next(&list, item, sizeof item) > 0; mark = ",") {
+        const char *quote = is_plain(item) ? "" : "\"";
+        fprintf(out, "%s%s", mark, quote);
+        for (const char *c = item; *c; c++) fprintf(out, "%s%c", strchr("\"\\", *c) ? "\\" : "", *c);
+        fputs(quote, out);
+    }
+    fputs("]\n", out);
+}
+
+_Static_assert((int)WALK_LIST_MAX >= (int)RECIPE_STR, "a list that was written is read back");
+
 void recipe_write(const Recipe *r, FILE *out)
 {
     char        value[2 * RECIPE_STR + 8];
@@ -409,8 +438,13 @@ void recipe_write(const Recipe *r, FILE *out)
             fprintf(out, "%.*s:\n", (int)len, name);
         section = len;
         last    = name;
+        fprintf(out, "%s%s: ", dot ? "  " : "", dot ? dot + 1 : name);
+        if (row->type == KEY_LIST) {
+            write_list((const char *)r + row->offset, out);
+            continue;
+        }
         schema_get(row, r, value, sizeof value);
-        fprintf(out, "%s%s: %s\n", dot ? "  " : "", dot ? dot + 1 : name, value);
+        fprintf(out, "%s\n", value);
     }
 }
 

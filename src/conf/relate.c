@@ -149,7 +149,7 @@ static int check_optim(const Recipe *r)
            LL(r->steps), LL(r->steps / 10));
     double whole = exp2(round(log2(MAX(p->loss_scale, 1))));
     DEMAND(p->loss_scale == 0 || p->loss_scale == whole, "optim.loss_scale",
-           "%g is no power of two: %g would do", p->loss_scale, whole);
+           "%.10g is no power of two from 1 on: %.10g would do", p->loss_scale, whole);
     RELATE(p->min_lr <= p->lr, "optim.min_lr", "optim.lr", "optim.min_lr (%g) must not exceed optim.lr (%g)",
            p->min_lr, p->lr);
     RELATE(p->schedule != SCHEDULE_TRAPEZOID ||
@@ -349,6 +349,14 @@ static int is_free(const char *key)
     return 0;
 }
 
+/* Keys whose 0 leaves the value to others. 0 of any other key is a value like the rest. */
+static int is_derived(const char *key)
+{
+    return str_list_has("model.kv_heads,model.head_dim,model.ffn,image.classes,image.pos_size,"
+                        "image.pos_frames",
+                        key);
+}
+
 /* 1: the recipe may say other than the folder. A shorter context where positions are computed; any size of
  * images and length of clips, because their positions are resampled; any names of classes; another way to a
  * square. */
@@ -372,7 +380,7 @@ static int take_model(Recipe *r, const Recipe *theirs)
             continue;
         schema_get(row, theirs, wanted, sizeof wanted);
         schema_get(row, r, ours, sizeof ours);
-        int derived = row->type == KEY_INT && strcmp(ours, "0") == 0;
+        int derived = is_derived(row->name) && strcmp(ours, "0") == 0;
         if (r->origin[i] == ORIGIN_DEFAULT && (row->type == KEY_LIST || row->type == KEY_TEXT)) {
             memcpy((char *)r + row->offset, (char *)theirs + row->offset, RECIPE_STR);
         } else if (r->origin[i] == ORIGIN_DEFAULT || derived) {
@@ -529,28 +537,35 @@ enum { MOST_MINIBATCH = 65536, SMALL_MINIBATCH = 4096 };
 /* The largest part of n samples that is a multiple of c and has at most 65,536; 0: all are small. */
 static int64_t divide_rollout(int64_t n, int64_t c)
 {
-    int64_t parts = (n + MOST_MINIBATCH - 1) / MOST_MINIBATCH, small = MIN(SMALL_MINIBATCH, n);
-    while (n / parts >= small && (n % parts != 0 || n / parts % c != 0)) parts++;
-    return n / parts >= small ? n / parts : 0;
+    int64_t small = MIN(SMALL_MINIBATCH, n), part = MIN(MOST_MINIBATCH, n) / c * c;
+    while (part >= small && n % part != 0) part -= c;
+    return part >= small ? part : 0;
 }
 
-/* A rollout of 65,537 steps has no parts but single samples, and an update of each would take for ever. With
- * 65,537 environments no rollout has others. */
+/* A rollout of 65,537 steps, or of so many environments, has no parts but single samples, and an update of
+ * each would take for ever. If no shorter rollout has parts, fewer environments have. */
+static int refuse_rollout(const Recipe *r, int64_t n)
+{
+    int64_t     c = r->policy.context, rollout = r->ppo.rollout, envs = r->ppo.envs;
+    const char *key = "ppo.rollout";
+    while (rollout > 0 && divide_rollout(envs * rollout, c) == 0) rollout -= c;
+    if (rollout == 0) {
+        key = "ppo.envs";
+        while (divide_rollout(envs * r->ppo.rollout, c) == 0) envs--;
+    }
+    return recipe_blame(r, key,
+                        "ppo.envs x ppo.rollout (%lld) has no equal parts of %d to %d samples: %s %lld "
+                        "would do",
+                        LL(n), SMALL_MINIBATCH, MOST_MINIBATCH, key, LL(rollout > 0 ? rollout : envs));
+}
+
 static int choose_minibatch(Recipe *r, int64_t n)
 {
-    RecipePpo *p = &r->ppo;
-    int64_t    c = r->policy.context, rollout = p->rollout, envs = p->envs;
-    p->minibatch = n;
-    if (rollout % c != 0) return 0; /* refused for that */
-    p->minibatch = divide_rollout(n, c);
-    if (p->minibatch > 0) return 0;
-    while (rollout > 0 && divide_rollout(envs * rollout, c) == 0) rollout -= c;
-    while (rollout == 0 && divide_rollout(envs * p->rollout, c) == 0) envs--;
-    return recipe_blame(
-        r, rollout > 0 ? "ppo.rollout" : "ppo.envs",
-        "ppo.envs x ppo.rollout (%lld) has no equal parts of %d to %d samples: %s %lld would do", LL(n),
-        SMALL_MINIBATCH, MOST_MINIBATCH, rollout > 0 ? "ppo.rollout" : "ppo.envs",
-        LL(rollout > 0 ? rollout : envs));
+    int64_t c        = r->policy.context;
+    r->ppo.minibatch = n;
+    if (r->ppo.rollout % c != 0) return 0; /* refused for that */
+    r->ppo.minibatch = divide_rollout(n, c);
+    return r->ppo.minibatch > 0 ? 0 : refuse_rollout(r, n);
 }
 
 /* The steps of the run, of n environment steps each. If the command line has `steps`, total_steps of the file
@@ -620,7 +635,7 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
     while (above < n && n % above != 0) above++;
     RELATE(n % p->minibatch == 0, "ppo.minibatch", "ppo.rollout",
            "ppo.minibatch (%lld) must divide ppo.envs x ppo.rollout (%lld): %s would do", LL(p->minibatch),
-           LL(n), name_nearest(near, sizeof near, below, above));
+           LL(n), name_nearest(near, sizeof near, below, above <= n ? above : 0));
     RELATE(r->micro_batch == 0 || p->minibatch / r->policy.context % r->micro_batch == 0, "micro_batch",
            "ppo.minibatch", "micro_batch (%lld) must divide ppo.minibatch (%lld)", LL(r->micro_batch),
            LL(p->minibatch));

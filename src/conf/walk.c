@@ -16,7 +16,7 @@ typedef struct {
     int    has_key;           /* a key was read, its value comes next */
     int    line;              /* of that key */
     int    in_list;
-    char   list[1024];
+    char   list[WALK_LIST_MAX];
     int    documents;
     int    done;
     size_t first_column;          /* of the first key, from 0 */

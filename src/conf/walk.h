@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-enum { WALK_MAX_DEPTH = 8, WALK_KEY_MAX = 256 };
+enum { WALK_MAX_DEPTH = 8, WALK_KEY_MAX = 256, WALK_LIST_MAX = 4096 };
 
 typedef enum {
     WALK_MAP,    /* a mapping begins; its items follow */

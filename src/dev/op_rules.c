@@ -73,6 +73,11 @@ static void more_pack(OpCheck *v, const OpArgs *args)
          "low, high and n_each come together");
 }
 
+static void more_norm_bwd(OpCheck *v, const OpArgs *a)
+{
+    need(v, a->norm_bwd.dgamma || !a->norm_bwd.dbeta, "dbeta needs dgamma");
+}
+
 /* G is twice F, the width of a gate and what it gates. */
 static void set_gate(OpCheck *v, const Tensor *half)
 {
@@ -183,6 +188,7 @@ static void dims_attn_decode(OpCheck *v, const OpArgs *args)
     v->dim['B'] = a->kcache->dim[0];
     v->dim['C'] = tensor_rows(a->kcache);
     need(v, v->bad || tensor_rows(a->qkv) % v->dim['B'] == 0, "qkv needs as many rows for each sequence");
+    need(v, a->shape.window >= 0, "window is negative");
 }
 
 /* U row of keys and values. */
@@ -376,18 +382,57 @@ static void more_put(OpCheck *v, const OpArgs *a)
     need(v, tensor_numel(a->put.y) % tensor_numel(a->put.x) == 0, "y is not a whole number of x");
 }
 
+static void more_fill(OpCheck *v, const OpArgs *a)
+{
+    DType t = a->fill.y->dtype;
+    need(v, t != DT_F64 && t != DT_E4M3 && t != DT_E5M2, "y cannot be f64 or fp8");
+}
+
+/* Rows with gaps are moved row by row. */
+static void need_rows_alike(OpCheck *v, const Tensor *y, const Tensor *x)
+{
+    int flat = tensor_is_contiguous(y) && tensor_is_contiguous(x);
+    need(v, flat || tensor_same_shape(y, x), "y and x have gaps and differ in shape");
+}
+
+static void more_copy(OpCheck *v, const OpArgs *a)
+{
+    need_same_dtype(v, a);
+    need_rows_alike(v, a->copy.y, a->copy.x);
+}
+
+static void more_cast(OpCheck *v, const OpArgs *a)
+{
+    need(v, op_computes_in(a->cast.y->dtype) && op_computes_in(a->cast.x->dtype),
+         "y and x must be f32, bf16 or f16");
+    need_rows_alike(v, a->cast.y, a->cast.x);
+}
+
+static void need_sum(OpCheck *v, const OpArgs *a)
+{
+    need_same_dtype(v, a);
+    need(v, a->t[0]->dtype == DT_F32 || a->t[0]->dtype == DT_F64, "sums over ranks are f32 or f64");
+}
+
 /* One of them has the parts of all ranks. */
 static void need_parts(OpCheck *v, const OpArgs *a)
 {
     int64_t y = tensor_numel(a->t[0]), x = tensor_numel(a->t[1]);
     need_same_dtype(v, a);
     need(v, v->kind == OP_ALL_GATHER ? y % x == 0 : x % y == 0, "one must be a multiple of the other");
+    if (v->kind == OP_REDUCE_SCATTER) need_sum(v, a);
 }
 
 static int is_wide_or_bf16(const Tensor *t) { return t->dtype == DT_F32 || t->dtype == DT_BF16; }
 
+static void need_narrow(OpCheck *v, const Tensor *copy)
+{
+    need(v, !copy || copy->dtype == DT_BF16 || copy->dtype == DT_F16, "copy must be bf16 or f16");
+}
+
 static void more_adamw(OpCheck *v, const OpArgs *a)
 {
+    need_narrow(v, a->adamw.copy);
     need(v, is_wide_or_bf16(a->adamw.master) && is_wide_or_bf16(a->adamw.m),
          "weights and moments: f32 or bf16");
     need(v, a->adamw.m->dtype == a->adamw.v->dtype, "both moments have one dtype");
@@ -410,7 +455,11 @@ static void more_momentum(OpCheck *v, const OpArgs *a)
     need(v, a->momentum.momentum >= 0 && a->momentum.momentum < 1, "momentum must be in [0, 1)");
 }
 
-static void more_muon(OpCheck *v, const OpArgs *a) { need_segments(v, a->muon.seg, a->muon.y); }
+static void more_muon(OpCheck *v, const OpArgs *a)
+{
+    need_narrow(v, a->muon.copy);
+    need_segments(v, a->muon.seg, a->muon.y);
+}
 
 static void more_ortho(OpCheck *v, const OpArgs *a)
 {
@@ -505,7 +554,7 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_NORM_DX]      = { { N_C, N_C, N_C, F_C, F_N, F_N } },
     [OP_NORM_DW]      = { { F_C, F_C, WS, N_C, N_C, F_N, F_N } },
     [OP_ADD_NORM_FWD] = { { N_C, N_C, F_N, F_N, N_C, N_C, F_C, F_C } },
-    [OP_NORM_BWD]     = { { N_C, F_C, F_C, F_C, WS, N_C, N_C, F_C, F_N, F_N, N_C } },
+    [OP_NORM_BWD]     = { { N_C, F_C, F_C, F_C, WS, N_C, N_C, F_C, F_N, F_N, N_C }, .more = more_norm_bwd },
     [OP_LINEAR_FWD]   = { { A(N, M), WS, A(N, K), P(M, K), VECTOR(FLOAT, M) } },
     [OP_LINEAR_DX]    = { { A(N, K), WS, A(N, M), P(M, K) } },
     [OP_LINEAR_DW]    = { { F(M, K), VECTOR(F32, M), WS, A(N, M), A(N, K) } },
@@ -565,7 +614,7 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_SAMPLE_CAT]   = { { VECTOR(I32, X), F_N, F_N, A(N, A), VECTOR(BYTE, Y), SOME(I32), STEP, ONE(I64),
                             ONE(I32) },
                           .dims = dims_sample_cat },
-    [OP_SAMPLE_GAUSS] = { { VECTOR(F32, Y), F_N, F_N, A(N, A), P(*, A), STEP, ONE(I64), ONE(I32) },
+    [OP_SAMPLE_GAUSS] = { { F(N, A), F_N, F_N, A(N, A), P(*, A), STEP, ONE(I64), ONE(I32) },
                           .dims = dims_sample_gauss },
     [OP_PPO_CAT_FWD]  = { { F_N, VECTOR(F32, Z), A(N, A), A(N, 1), VECTOR(I32, X), F_N, F_N, F_N, F_N,
                             VECTOR(F32, q), VECTOR(BYTE, Y), SOME(I32), I_N, VECTOR(F32, 4) },
@@ -573,10 +622,10 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_PPO_CAT_DX]   = { { A(N, A), A(N, 1), A(N, A), A(N, 1), VECTOR(I32, X), F_N, F_N, F_N, F_N,
                             VECTOR(F32, q), VECTOR(BYTE, Y), SOME(I32), I_N, VECTOR(F32, 4), STEP },
                           .dims = dims_ppo_cat_dx, SLOT(ppo_cat_dx) },
-    [OP_PPO_GAUSS_FWD] = { { F_N, VECTOR(F32, Z), A(N, A), P(*, A), A(N, 1), VECTOR(F32, Y), F_N, F_N, F_N,
+    [OP_PPO_GAUSS_FWD] = { { F_N, VECTOR(F32, Z), A(N, A), P(*, A), A(N, 1), F(N, A), F_N, F_N, F_N,
                              F_N, VECTOR(F32, q), I_N, VECTOR(F32, 4) },
                            .dims = dims_ppo_gauss_fwd, SLOT(ppo_gauss_fwd) },
-    [OP_PPO_GAUSS_DX] = { { A(N, A), A(N, A), A(N, 1), A(N, A), P(*, A), A(N, 1), VECTOR(F32, Y), F_N, F_N,
+    [OP_PPO_GAUSS_DX] = { { A(N, A), A(N, A), A(N, 1), A(N, A), P(*, A), A(N, 1), F(N, A), F_N, F_N,
                             F_N, F_N, VECTOR(F32, q), I_N, VECTOR(F32, 4), STEP },
                           .dims = dims_ppo_gauss_dx, SLOT(ppo_gauss_dx) },
     [OP_GAE]          = { { VECTOR(F32, M), VECTOR(F32, M), VECTOR(F32, M), VECTOR(F32, M), F_N,
@@ -596,9 +645,9 @@ const OpRule op_rules[OP_COUNT] = {
                           .more = more_call },
     [OP_LOSS_ADD]     = { { STEP, F_N }, SLOT(loss_add), .more = more_loss_add },
     [OP_HALT]         = { { STEP }, SLOT(halt) },
-    [OP_FILL]         = { { { ELEM_ANY, ROWS_ANY, 0 } } },
-    [OP_COPY]         = { { COUNT(ANY, N), COUNT(ANY, N) }, .more = need_same_dtype },
-    [OP_CAST]         = { { COUNT(FLOAT, N), COUNT(FLOAT, N) } },
+    [OP_FILL]         = { { { ELEM_ANY, ROWS_ANY, 0 } }, .more = more_fill },
+    [OP_COPY]         = { { COUNT(ANY, N), COUNT(ANY, N) }, .more = more_copy },
+    [OP_CAST]         = { { COUNT(FLOAT, N), COUNT(FLOAT, N) }, .more = more_cast },
     [OP_QUANT]        = { { P(N, C), P(C, N), VECTOR(F32, S), F_C, WS, A(N, X), A(N, Y), F_N, I_N, STEP },
                           .dims = dims_quant, .more = more_quant, SLOT(quant) },
     [OP_FP8_SCALE]    = { { F(*, S), F(*, S) }, .dims = set_site, .more = more_fp8_scale },
@@ -614,7 +663,7 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_MOMENTUM]     = { { P(*, C), VECTOR(F32, E), VECTOR(F32, E), STEP, WS }, .more = more_momentum },
     [OP_ORTHO]        = { { N_C, WS, N_C }, .more = more_ortho },
     [OP_MUON]         = { { VECTOR(F32, E), VECTOR(FLOAT, E), P(*, C), STEP, WS }, .more = more_muon },
-    [OP_ALL_REDUCE]   = { { VECTOR(FLOAT, N), VECTOR(FLOAT, N) }, .more = need_same_dtype },
+    [OP_ALL_REDUCE]   = { { VECTOR(FLOAT, N), VECTOR(FLOAT, N) }, .more = need_sum },
     [OP_REDUCE_SCATTER] = { { SOME(FLOAT), SOME(FLOAT) }, .more = need_parts },
     [OP_ALL_GATHER]   = { { SOME(FLOAT), SOME(FLOAT) }, .more = need_parts },
 };

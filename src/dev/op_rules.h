@@ -23,7 +23,7 @@ typedef struct {
 
 /* What the elements of an argument may be. */
 typedef enum {
-    ELEM_ACT,   /* a float type, the same for all such arguments of the op */
+    ELEM_ACT,   /* a type that is computed in, the same for all such arguments of the op */
     ELEM_FLOAT, /* any float type */
     ELEM_F32,
     ELEM_F64,
@@ -56,6 +56,9 @@ typedef struct {
 } OpRule;
 
 extern const OpRule op_rules[OP_COUNT];
+
+/* 1: f32, bf16 or f16. */
+int op_computes_in(DType t);
 
 /* Keeps the first broken rule. */
 void op_check_fail(OpCheck *v, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -17,10 +17,9 @@ void op_check_fail(OpCheck *v, const char *fmt, ...)
     v->bad = 1;
 }
 
-static int is_float(DType t)
-{
-    return t == DT_F32 || t == DT_F64 || t == DT_BF16 || t == DT_F16 || t == DT_E4M3 || t == DT_E5M2;
-}
+int op_computes_in(DType t) { return t == DT_F32 || t == DT_BF16 || t == DT_F16; }
+
+static int is_float(DType t) { return op_computes_in(t) || t == DT_F64 || t == DT_E4M3 || t == DT_E5M2; }
 
 static int is_elem(OpCheck *v, OpElem elem, DType t)
 {
@@ -31,7 +30,7 @@ static int is_elem(OpCheck *v, OpElem elem, DType t)
     case ELEM_FLOAT: return is_float(t);
     case ELEM_ACT:
         if (v->act == DT_COUNT) v->act = t;
-        return is_float(t) && t == v->act;
+        return op_computes_in(t) && t == v->act;
     default: return t == one[elem];
     }
 }
@@ -51,7 +50,7 @@ static void check_dim(OpCheck *v, const char *arg, const char *what, char letter
 static void check_elem(OpCheck *v, const char *name, const ArgRule *r, const Tensor *t)
 {
     if (!is_elem(v, r->elem, t->dtype)) {
-        if (r->elem == ELEM_ACT && is_float(t->dtype)) {
+        if (r->elem == ELEM_ACT && op_computes_in(t->dtype)) {
             op_check_fail(v, "%s is %s: its activations need one dtype, %s", name, dtype_name(t->dtype),
                           dtype_name(v->act));
         } else {

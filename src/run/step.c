@@ -328,6 +328,8 @@ static int sum_up(Stepper *s, const int64_t *n_target, const Source *src, TaskEv
         int    slot   = task->metric[k].slot;
         double n      = sum[LOSS_SLOTS + slot];
         out->value[k] = n > 0 ? sum[slot] / n : NAN; /* nothing was measured */
+        /* No logit is above one that is no number, so each such row is a hit. */
+        if (task->metric[k].larger && !isfinite(out->value[0])) out->value[k] = NAN;
         if (k == 0) out->n_target = (int64_t)n;
     }
     return 0;

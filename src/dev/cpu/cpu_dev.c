@@ -220,6 +220,7 @@ static void cpu_close(Dev *dev)
     CpuDev *d = (CpuDev *)dev;
     cpu_wait_close(d->threads);
     dev_slab_free(dev, d->grown.p);
+    free(d->trace.span); /* of a trace that nobody ended */
     free(d);
 }
 

@@ -55,13 +55,10 @@ int cpu_embed_dw(Dev *dev, const EmbedDw *a)
     return 0;
 }
 
-/* dy is [B,T,C], or [B*T,C] with T the rows of dwpe. */
 int cpu_pos_dw(Dev *dev, const PosDw *a)
 {
     Mat     dw = cpu_mat(a->dwpe), dy = cpu_mat(a->dy);
-    int64_t T = a->dy->ndim == 3 ? a->dy->dim[1] : dw.rows, B = dy.rows / T;
-    CHECK(T <= dw.rows && B * T == dy.rows, "%lld rows of positions %lld", (long long)dy.rows,
-          (long long)dw.rows);
+    int64_t B = a->dy->dim[0], T = a->dy->dim[1];
 #pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
     schedule(static) if (dy.rows * dy.cols >= CPU_PARALLEL_MIN)
     for (int64_t t = 0; t < T; t++) {

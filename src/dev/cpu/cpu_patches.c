@@ -41,8 +41,11 @@ static Mix mix_of(const Patches *a, int64_t b)
 {
     Mix m = { .own = window_of(a, b), .lambda = 1 };
     if (!a->partner) return m;
+    int64_t other = b + ((const int32_t *)a->partner->data)[b];
+    CHECK(other >= 0 && other < tensor_numel(a->partner), "sample %lld has partner %lld", (long long)b,
+          (long long)other);
     m.mixed   = 1;
-    m.partner = window_of(a, b + ((const int32_t *)a->partner->data)[b]);
+    m.partner = window_of(a, other);
     if (a->lambda) m.lambda = cpu_f32(a->lambda)[b];
     for (int k = 0; k < 4 && a->box; k++) m.box[k] = ((const int32_t *)a->box->data)[4 * b + k];
     return m;

@@ -86,6 +86,8 @@ static int is_soft(const Tensor *target2, float smooth) { return target2 != NULL
 static float soft_loss(const float *x, float lse, const Soft *s, int64_t n_class)
 {
     if (s->target < 0) return 0.0f;
+    CHECK(s->target2 >= 0 && s->target2 < n_class, "second target %d of %lld classes", s->target2,
+          (long long)n_class);
     double mean = 0;
     for (int64_t i = 0; i < n_class && s->smooth > 0; i++) mean += x[i];
     mean /= (double)n_class;

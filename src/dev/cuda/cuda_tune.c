@@ -167,14 +167,17 @@ static int table_write(const Table *t, FILE *f)
     return fflush(f) != 0 || fsync(fileno(f)) != 0 ? -1 : 0;
 }
 
-/* The folder that path is in. */
+/* The folder that path is in. A cache that cannot be kept is no error of the run: errno alone says why, and a
+ * message that was pending stays. */
 static int folder_make(const char *path)
 {
     char        folder[4096];
     const char *slash = strrchr(path, '/');
     if (!slash || slash == path) return 0;
     snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
-    return file_make_folders(folder);
+    int pending = err_kind() != ERR_NONE, rc = file_make_folders(folder);
+    if (rc < 0 && !pending) err_clear();
+    return rc;
 }
 
 static int table_publish(const Table *t, const char *path)

@@ -12,7 +12,7 @@
 typedef struct {
     double  flops, bytes; /* of all ops run so far */
     int64_t n_op;
-    size_t  allocated_bytes; /* now */
+    size_t  allocated_bytes; /* since it was opened; freeing takes nothing back */
 } NullStats;
 
 NullStats null_stats(const Dev *dev);
