@@ -6,7 +6,9 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "data/image_convert.h"
@@ -156,6 +158,31 @@ static void albums_keep_every_pixel(void **state)
     assert_int_equal(err_kind(), ERR_USER);
     free(a);
     free(b);
+}
+
+/* Whichever call fails: nothing is left, or everything is there. */
+static void failed_conversions_leave_nothing(void **state)
+{
+    static const FaultOp op[] = { FAULT_OPEN, FAULT_WRITE, FAULT_FSYNC, FAULT_RENAME };
+    const char          *from = class_folders(state), *to = in(state, "broken");
+    ConvertOptions       c = { .quality = 90, .threads = 2, .album_bytes = 1 << 16 };
+    ConvertResult        r;
+    write_file(in(state, "set/dog/bad.png"), "\x89PNG\r\n\x1a\nwhat", 12);
+    for (int k = 0; k < ARRAY_LEN(op); k++) {
+        int n_failed = 0;
+        for (int n = 1; n <= 16; n++) {
+            fault_arm(op[k], n, 0);
+            int rc = convert_images(from, to, &c, &r);
+            fault_disarm();
+            int left = file_kind(to) != FILE_NONE, listed = file_kind(in(state, "broken/skipped.txt"));
+            if ((rc < 0) != (err_kind() != ERR_NONE) || (rc < 0) == left || (rc == 0 && !listed))
+                fail_msg("kind %d, call %d: %d '%s', something is left: %d", k, n, rc, err_get(), left);
+            n_failed += rc < 0;
+            err_clear();
+            assert_int_equal(folder_remove(to), 0);
+        }
+        assert_true(n_failed > 3);
+    }
 }
 
 /* Every byte of an album is under a checksum. */
@@ -693,6 +720,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(folder_has_classes_in_order),
         CASE(albums_keep_every_pixel),
+        CASE(failed_conversions_leave_nothing),
         CASE(albums_notice_every_flipped_byte),
         CASE(idx_gives_pixels_and_labels),
         CASE(tar_gives_samples_by_key),

@@ -380,9 +380,12 @@ static void damaged_indexes_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_token_is_a_target_once),     cmocka_unit_test(short_documents_are_not_cut),
-        cmocka_unit_test(ranks_and_resuming_do_not_matter), cmocka_unit_test(parts_have_whole_documents),
-        cmocka_unit_test(parts_need_every_read),            cmocka_unit_test(damaged_indexes_are_refused),
+        cmocka_unit_test(every_token_is_a_target_once),
+        cmocka_unit_test(short_documents_are_not_cut),
+        cmocka_unit_test(ranks_and_resuming_do_not_matter),
+        cmocka_unit_test(parts_have_whole_documents),
+        cmocka_unit_test(parts_need_every_read),
+        cmocka_unit_test(damaged_indexes_are_refused),
     };
     return cmocka_run_group_tests_name("pack", tests, NULL, NULL);
 }

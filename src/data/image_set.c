@@ -173,8 +173,10 @@ static int check_one_kind(ImageSet *s)
 {
     static const char *const kind[] = { "albums", "tar files", "folders of images" };
     char                   **names;
-    int                      has[3] = { file_list(&s->arena, s->path, ALBUM_SUFFIX, &names) > 0,
-                                        file_list(&s->arena, s->path, ".tar", &names) > 0, 0 };
+    int                      n_album = file_list(&s->arena, s->path, ALBUM_SUFFIX, &names);
+    int                      n_tar   = n_album < 0 ? -1 : file_list(&s->arena, s->path, ".tar", &names);
+    if (n_tar < 0) return -1;
+    int has[3] = { n_album > 0, n_tar > 0, 0 };
     if (has[0] + has[1] == 0) return 0;
     has[2] = set_has_classes(s);
     if (has[2] < 0) return -1;
