@@ -109,6 +109,28 @@ static void folder_has_classes_in_order(void **state)
     image_set_close(s);
 }
 
+/* As ImageFolder numbers them: '-', '.' and ' ' come before the '/' of a path. */
+static void classes_are_in_the_order_of_names(void **state)
+{
+    static const char *const name[] = { "cat", "cat big", "cat-small", "cat.old", "cat2" };
+    for (int i = ARRAY_LEN(name) - 1; i >= 0; i--) {
+        char path[64];
+        snprintf(path, sizeof path, "set/%s", name[i]);
+        assert_int_equal(file_make_folders(in(state, path)), 0);
+        snprintf(path, sizeof path, "set/%s/one.png", name[i]);
+        put_png(in(state, path), 8, 8, i);
+    }
+    ImageSet *s = open_set(in(state, "set"));
+    assert_int_equal(image_set_classes(s), ARRAY_LEN(name));
+    for (int i = 0; i < ARRAY_LEN(name); i++) {
+        char path[512];
+        assert_string_equal(image_set_class_name(s, i), name[i]);
+        assert_int_equal(image_set_label(s, i), i);
+        assert_non_null(strstr(image_set_name(s, i, path, sizeof path), name[i]));
+    }
+    image_set_close(s);
+}
+
 static void fill(const ImageSet *s, int64_t i, const ImageOptions *o, uint8_t *out, int32_t *label)
 {
     ImageScratch k;
@@ -719,6 +741,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(folder_has_classes_in_order),
+        CASE(classes_are_in_the_order_of_names),
         CASE(albums_keep_every_pixel),
         CASE(failed_conversions_leave_nothing),
         CASE(albums_notice_every_flipped_byte),

@@ -8,6 +8,7 @@
 #include "file/tar.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +65,10 @@ static int list_names(Arena *arena, const char *path, char ***out)
     int  n = 0, cap = 64;
     if (!d) return err_sys("%s", path);
     char **name = ARENA_ARRAY(arena, char *, cap);
-    for (struct dirent *e = readdir(d); e; e = readdir(d)) {
+    for (;;) {
+        errno            = 0;
+        struct dirent *e = readdir(d);
+        if (!e) break;
         if (e->d_name[0] == '.') continue;
         int folder = e->d_type == DT_DIR;
         if (e->d_type == DT_LNK || e->d_type == DT_UNKNOWN) {
@@ -79,7 +83,10 @@ static int list_names(Arena *arena, const char *path, char ***out)
         }
         name[n++] = arena_printf(arena, "%s%s", e->d_name, folder ? "/" : "");
     }
+    int failed = errno;
     closedir(d);
+    errno = failed;
+    if (failed != 0) return err_sys("%s", path);
     qsort(name, (size_t)n, sizeof *name, by_name);
     *out = name;
     return n;
@@ -110,19 +117,29 @@ static int scan_folder(Scan *c, const char *sub, int depth)
     return n < 0 ? -1 : rc;
 }
 
+/* Leaves the folders of n names, in order, without the '/' behind them: with it "a-b" comes before "a". */
+static int keep_folders(char **name, int n)
+{
+    int k = 0;
+    for (int i = 0; i < n; i++) {
+        if (str_ends_with(name[i], "/")) name[k++] = name[i];
+    }
+    for (int i = 0; i < k; i++) name[i][strlen(name[i]) - 1] = '\0';
+    qsort(name, (size_t)k, sizeof *name, by_name);
+    return k;
+}
+
 static int scan_classes(Scan *c, char **name, int n)
 {
     ImageSet *s   = c->set;
     s->kind       = SET_FOLDER;
+    n             = keep_folders(name, n);
     s->class_name = ARENA_ARRAY(&s->arena, char *, n);
     for (int i = 0; i < n; i++) {
-        if (!str_ends_with(name[i], "/")) continue;
-        int64_t before           = s->n_item;
-        c->label                 = s->n_class;
-        char *label              = arena_strdup(&s->arena, name[i]);
-        label[strlen(label) - 1] = '\0';
-        TRY(scan_folder(c, name[i], 1));
-        s->class_name[s->n_class++] = label;
+        int64_t before = s->n_item;
+        c->label       = s->n_class;
+        TRY(scan_folder(c, arena_printf(&s->arena, "%s/", name[i]), 1));
+        s->class_name[s->n_class++] = arena_strdup(&s->arena, name[i]);
         c->n_empty += s->n_item == before;
     }
     return 0;
