@@ -164,6 +164,12 @@ mkdir elsewhere
     data.tokenizer=../tok data.val_fraction=0.2 >../moved.log 2>&1 </dev/null) &&
     ! grep -q 'text becomes tokens in ' moved.log
 verdict "the same text by another path is known" $? "$(tail -n 2 moved.log)"
+for lock in runs/.tokens/*.lock; do ln -sf nowhere "$lock" && rm -rf "${lock%.lock}"; done
+train locked data.kind=text data.train=text data.tokenizer=tok steps=1 data.val_fraction=0.2; rc=$?
+[ $rc -eq 1 ] && tail -n 1 locked.log | grep -q '\.lock is a symbolic link' &&
+    ! grep -q 'lock: .*lock' locked.log
+verdict "a link in place of a lock" $? "exit code $rc: $(tail -n 2 locked.log)"
+rm -r runs/.tokens
 small="model.layers=1 model.width=16 model.heads=2 model.context=32 model.vocab=1000 step_tokens=512"
 for recipe in leaderboard leaderboard-before; do
     # shellcheck disable=SC2086
