@@ -333,11 +333,29 @@ static void tar_gives_samples_by_key(void **state)
         for (int i = 0; i < 3; i++) fill(s, i, &o, out, &label);
         image_set_close(s);
     }
-    write_file(in(state, "t/0001.cls"), "cat", 3);
-    snprintf(command, sizeof command, "cd %s/t && tar -cf ../s.tar *", (char *)*state);
-    assert_int_equal(system(command), 0);
-    assert_true(image_set_open(&s, in(state, "s.tar")) < 0);
-    assert_non_null(strstr(err_get(), "0001.cls: not a class number"));
+    static const char *const bad[] = { "cat", "-1", "1048576", "99999999999999999999" };
+    for (int i = 0; i < ARRAY_LEN(bad); i++) {
+        write_file(in(state, "t/0001.cls"), bad[i], strlen(bad[i]));
+        snprintf(command, sizeof command, "cd %s/t && tar -cf ../s.tar *", (char *)*state);
+        assert_int_equal(system(command), 0);
+        assert_true(image_set_open(&s, in(state, "s.tar")) < 0);
+        assert_non_null(strstr(err_get(), "0001.cls: not a class number from 0 to 1048575"));
+        err_clear();
+    }
+}
+
+/* The largest size, the smallest fraction, and a picture as narrow as a decoder takes. */
+static void a_sliver_has_a_middle(void **state)
+{
+    ImageOptions o  = image_options_eval(4096);
+    o.crop_fraction = 0.1;
+    for (int lies = 0; lies < 2; lies++) {
+        int         w = lies ? IMAGE_SIDE_MOST : 1, h = lies ? 1 : IMAGE_SIDE_MOST;
+        ImageParams p = image_augment_params(&o, 0, 0, w, h, 0);
+        double      x = p.box.x1 - p.box.x0, y = p.box.y1 - p.box.y0;
+        assert_true(p.box.x0 >= 0 && p.box.y0 >= 0 && p.box.x1 <= w && p.box.y1 <= h);
+        assert_true(fabs(x - 0.1) < 1e-6 && fabs(y - 0.1) < 1e-6);
+    }
 }
 
 static void refusals_name_the_path(void **state)
@@ -742,6 +760,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(folder_has_classes_in_order),
         CASE(classes_are_in_the_order_of_names),
+        CASE(a_sliver_has_a_middle),
         CASE(albums_keep_every_pixel),
         CASE(failed_conversions_leave_nothing),
         CASE(albums_notice_every_flipped_byte),

@@ -210,16 +210,23 @@ typedef struct {
     int     label;
 } TarSample;
 
+static int bad_class(const Tar *t)
+{
+    char name[256];
+    return err_user("%s: %s: not a class number from 0 to %d", t->path,
+                    str_quote(name, sizeof name, t->name, strlen(t->name)), ALBUM_CLASSES_MOST - 1);
+}
+
+/* Each number up to the largest gets a name: a damaged one must not take a gigabyte. */
 static int read_class(const Tar *t, int *label)
 {
     char    text[CLS_MOST + 1];
     int64_t v;
     if (t->size_bytes > CLS_MOST || pread(t->fd, text, (size_t)t->size_bytes, t->offset) != t->size_bytes)
-        return err_user("%s: %s: not a class number", t->path, t->name);
+        return bad_class(t);
     text[t->size_bytes]            = '\0';
     text[strcspn(text, "\r\n \t")] = '\0';
-    if (str_parse_int(text, &v) < 0 || v < 0 || v >= 1 << 24)
-        return err_user("%s: %s: not a class number", t->path, t->name);
+    if (str_parse_int(text, &v) < 0 || v < 0 || v >= ALBUM_CLASSES_MOST) return bad_class(t);
     *label = (int)v;
     return 0;
 }

@@ -64,8 +64,9 @@ static int check_header(const char *path, const Header *h, int64_t file_bytes)
     if (h->index_bytes > INDEX_MOST || h->index_offset < sizeof *h ||
         h->index_offset > (uint64_t)file_bytes || h->index_offset + h->index_bytes != (uint64_t)file_bytes)
         return err_user("%s: truncated, or has bytes behind its index", path);
-    if (h->n_sample > h->index_bytes / sizeof(Entry) || h->n_class > (1u << 24))
-        return err_user("%s: its header is damaged: %llu samples", path, (unsigned long long)h->n_sample);
+    if (h->n_sample > h->index_bytes / sizeof(Entry) || h->n_class > ALBUM_CLASSES_MOST)
+        return err_user("%s: its header is damaged: %llu samples of %u classes", path,
+                        (unsigned long long)h->n_sample, h->n_class);
     return 0;
 }
 
@@ -90,7 +91,8 @@ static int check_entry(const Album *a, int64_t i)
 /* Class names are the first texts. */
 static int find_class_names(Album *a)
 {
-    size_t at     = 0;
+    size_t at = 0;
+    if (a->head.n_class > a->text_bytes) return err_user("%s: names of classes are missing", a->path);
     a->class_name = mem_zeroed(a->head.n_class, sizeof *a->class_name);
     if (!a->class_name) return err_sys("%s: %u class names", a->path, a->head.n_class);
     for (uint32_t c = 0; c < a->head.n_class; c++) {
