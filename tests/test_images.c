@@ -207,6 +207,18 @@ static void failed_conversions_leave_nothing(void **state)
     }
 }
 
+/* A picture that can be read, but not written anew, is skipped like one that cannot be read. */
+static void a_picture_too_wide_for_a_jpeg_is_skipped(void **state)
+{
+    const char    *from = class_folders(state), *to = in(state, "wide");
+    ConvertOptions c = { .quality = 90, .threads = 2, .album_bytes = 1 << 30, .reencode = 1 };
+    ConvertResult  r;
+    put_png(in(state, "set/dog/wide.png"), IMAGE_JPEG_SIDE_MOST + 1, 1, 1);
+    if (convert_images(from, to, &c, &r) < 0) fail_msg("%s", err_get());
+    assert_int_equal(r.n_skipped, 1);
+    assert_int_equal(r.n_sample, N_CAT + N_DOG);
+}
+
 /* Every byte of an album is under a checksum. */
 static void albums_notice_every_flipped_byte(void **state)
 {
@@ -763,6 +775,7 @@ int main(void)
         CASE(a_sliver_has_a_middle),
         CASE(albums_keep_every_pixel),
         CASE(failed_conversions_leave_nothing),
+        CASE(a_picture_too_wide_for_a_jpeg_is_skipped),
         CASE(albums_notice_every_flipped_byte),
         CASE(idx_gives_pixels_and_labels),
         CASE(tar_gives_samples_by_key),
