@@ -119,9 +119,9 @@ static int open_tars(ImageSet *s)
         TRY(set_scan_tar(s, i));
     }
     if (s->n_left_out > 0)
-        log_warn(
-            "%s: left out of tar files: %lld image%s of another kind, over 256 MiB, or with a second dot",
-            s->path, (long long)s->n_left_out, str_plural(s->n_left_out));
+        log_warn("%s: left out of tar files: %lld image%s of another kind, over 256 MiB, links, or with a "
+                 "second dot",
+                 s->path, (long long)s->n_left_out, str_plural(s->n_left_out));
     for (int64_t i = 0; i < s->n_item; i++) n_class = MAX(n_class, s->item[i].label + 1);
     number_classes(s, n_class);
     return 0;

@@ -213,8 +213,10 @@ typedef struct {
 static int bad_class(const Tar *t)
 {
     char name[256];
-    return err_user("%s: %s: not a class number from 0 to %d", t->path,
-                    str_quote(name, sizeof name, t->name, strlen(t->name)), ALBUM_CLASSES_MOST - 1);
+    str_quote(name, sizeof name, t->name, strlen(t->name));
+    if (t->is_link)
+        return err_user("%s: %s: a link (tar --hard-dereference packs files instead)", t->path, name);
+    return err_user("%s: %s: not a class number from 0 to %d", t->path, name, ALBUM_CLASSES_MOST - 1);
 }
 
 /* Each number up to the largest gets a name: a damaged one must not take a gigabyte. */
@@ -222,7 +224,8 @@ static int read_class(const Tar *t, int *label)
 {
     char    text[CLS_MOST + 1];
     int64_t v;
-    if (t->size_bytes > CLS_MOST || pread(t->fd, text, (size_t)t->size_bytes, t->offset) != t->size_bytes)
+    if (t->is_link || t->size_bytes > CLS_MOST ||
+        pread(t->fd, text, (size_t)t->size_bytes, t->offset) != t->size_bytes)
         return bad_class(t);
     text[t->size_bytes]            = '\0';
     text[strcspn(text, "\r\n \t")] = '\0';
@@ -252,7 +255,7 @@ static int take_member(ImageSet *s, int part, const Tar *t, TarSample *x)
         memcpy(x->key, t->name, n);
         x->key[n] = '\0';
     }
-    int fits = is_image(dot) && strchr(dot + 1, '.') == NULL && t->size_bytes <= ITEM_MOST;
+    int fits = is_image(dot) && strchr(dot + 1, '.') == NULL && t->size_bytes <= ITEM_MOST && !t->is_link;
     s->n_left_out += !fits && (is_image(dot) || is_other_image(dot));
     if (fits) {
         x->offset     = t->offset;

@@ -98,7 +98,7 @@ static int read_meta(Tar *t, char type, int64_t at, int64_t size)
     return 0;
 }
 
-/* One header: 1 for a regular file, 0 for anything else. */
+/* One header: 1 for a regular file or a link to one, 0 for anything else. */
 static int take_header(Tar *t, const uint8_t *b)
 {
     TRY(check_block(t, b));
@@ -116,7 +116,8 @@ static int take_header(Tar *t, const uint8_t *b)
     if (meta) return 0;
     t->has_name  = 0;
     t->next_size = -1;
-    return type == '0' || type == '\0' || type == '7';
+    t->is_link   = type == '1' || type == '2';
+    return t->is_link || type == '0' || type == '\0' || type == '7';
 }
 
 int tar_next(Tar *t)
