@@ -26,7 +26,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- Files ----------------------------------------------------------------------------------------- */
@@ -218,6 +220,47 @@ static void a_picture_too_wide_for_a_jpeg_is_skipped(void **state)
     assert_int_equal(r.n_skipped, 1);
     assert_int_equal(r.n_sample, N_CAT + N_DOG);
 }
+
+#ifndef __SANITIZE_ADDRESS__ /* whose shadow takes terabytes of address space */
+/* In a child with so much memory more than it has: 0 encoded, 1 refused. */
+static int encode_within(const uint8_t *rgb, int side, size_t more_bytes)
+{
+    int   status;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        long     pages = 0;
+        uint8_t *data;
+        size_t   n;
+        FILE    *f = fopen("/proc/self/statm", "r");
+        if (!f || fscanf(f, "%ld", &pages) != 1) _exit(2);
+        fclose(f);
+        rlim_t most = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + more_bytes;
+        if (setrlimit(RLIMIT_AS, &(struct rlimit){ most, most }) != 0) _exit(2);
+        _exit(image_encode_jpeg(rgb, side, side, 95, &data, &n) < 0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* Wherever the memory ends while the bytes of a JPEG grow, that is an error and no more. */
+static void encoding_survives_little_memory(void **state)
+{
+    enum { SIDE = 2000, STEP = 1 << 20 };
+    uint8_t *rgb  = malloc((size_t)SIDE * SIDE * 3);
+    uint32_t draw = 1;
+    for (int i = 0; i < SIDE * SIDE * 3; i++) rgb[i] = (uint8_t)((draw = draw * 1664525 + 1013904223) >> 24);
+    int seen[3] = { 0 };
+    for (int i = 0; i < 40 && !seen[0]; i++) seen[encode_within(rgb, SIDE, (size_t)i * STEP)]++;
+    if (seen[0] != 1 || seen[1] < 4 || seen[2])
+        fail_msg("%d encoded, %d refused, %d", seen[0], seen[1], seen[2]);
+    free(rgb);
+    (void)state;
+}
+#else
+static void encoding_survives_little_memory(void **state) { (void)state; }
+#endif
 
 /* Every byte of an album is under a checksum. */
 static void albums_notice_every_flipped_byte(void **state)
@@ -770,6 +813,7 @@ static void clips_share_one_crop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        CASE(encoding_survives_little_memory), /* the first: later ones leave memory to be used again */
         CASE(folder_has_classes_in_order),
         CASE(classes_are_in_the_order_of_names),
         CASE(a_sliver_has_a_middle),
