@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/file.h"
 #include "data/check.h"
 #include "file/shard.h"
 #include "file/shard_write.h"
@@ -621,7 +622,7 @@ static void short_file_says_where_it_ends(void **state)
     (void)state;
     assert_true(fd >= 0 && write(fd, "0123456789", 10) == 10);
     for (int at = 0; at < 300; at += 99) {
-        assert_int_equal(shard_read(fd, "short", buf, sizeof buf, at), -1);
+        assert_int_equal(file_read_at(fd, "short", buf, sizeof buf, at), -1);
         assert_string_equal(err_get(), "short: ends at byte 10: the file became shorter while it was in use");
         err_clear();
     }

@@ -286,6 +286,44 @@ static void long_documents_come_in_parts(void **state)
     (void)state;
 }
 
+/* The first read takes 128 KiB and each one behind it 256 KiB. One of them ends 7 bytes into the separator,
+ * when more than a part is held. */
+static void parts_cut_no_separator(void **state)
+{
+    static const char separator[] = "0123456789";
+    enum { LEN = sizeof separator - 1, FIRST = (1 << 17) - LEN - 4, SECOND = DOCUMENT_PART - 3 };
+    size_t n    = FIRST + LEN + SECOND + LEN + 3;
+    char  *text = malloc(n + 1), *want = malloc(n + 1);
+    snprintf(text, n + 1, "%*s%s%*s%send", FIRST, "a", separator, SECOND, "b", separator);
+    snprintf(want, n + 1, "%*s|%*s|end|", FIRST, "a", SECOND, "b");
+    put("cut", text, n);
+    const char *path[] = { in("cut") };
+    gives((DocumentsConfig){ .path = path, .n_path = 1, .separator = separator }, want);
+    free(text);
+    free(want);
+    (void)state;
+}
+
+static void parts_cut_no_character(void **state)
+{
+    size_t n    = DOCUMENT_PART + 1;
+    char  *text = malloc(n);
+    for (size_t i = 0; i < n; i++) text[i] = i == 0 ? 'x' : i % 2 ? '\xc3' : '\xa9';
+    put("accents", text, n);
+    const char   *path[] = { in("accents") };
+    Documents    *d;
+    DocumentBatch b = { 0 };
+    assert_int_equal(documents_open(&d, &(DocumentsConfig){ .path = path, .n_path = 1 }), 0);
+    assert_int_equal(documents_next(d, &b), 1);
+    assert_true(b.n == 1 && b.doc[0].len == DOCUMENT_PART - 1 && !b.doc[0].last);
+    assert_int_equal(documents_next(d, &b), 1);
+    assert_true(b.n == 1 && b.doc[0].len == 2 && b.doc[0].last);
+    documents_batch_deinit(&b);
+    documents_close(d);
+    free(text);
+    (void)state;
+}
+
 /* ---- text to shards ------------------------------------------------------------------------------------ */
 
 static Tokenizer *small_tokenizer(void)
@@ -438,7 +476,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(packed_streams_unpack),        CASE(folders_files_and_separators),
         CASE(separators_at_any_place),      CASE(bad_lines),
-        CASE(long_documents_come_in_parts), CASE(shards_hold_the_text),
+        CASE(long_documents_come_in_parts), CASE(parts_cut_no_separator),
+        CASE(parts_cut_no_character),       CASE(shards_hold_the_text),
         CASE(a_slow_writer_is_waited_for),  CASE(failures_leave_nothing),
     };
     return cmocka_run_group_tests_name("documents", tests, NULL, NULL);

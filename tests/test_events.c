@@ -224,6 +224,31 @@ static void test_full_disk(void **state)
     assert_int_equal(err_kind(), ERR_RUN);
 }
 
+/* Whoever filled the folder: no file outside changes, and neither does a copy that cp -l made. */
+static void test_links(void **state)
+{
+    static const char text[] = "no record of events";
+    Rig              *r      = *state;
+    char              outside[256], soft[256], hard[256], *data;
+    size_t            n;
+    snprintf(outside, sizeof outside, "%s/outside", r->dir);
+    snprintf(soft, sizeof soft, "%s/events.out.tfevents.0000000001.00.a", r->dir);
+    snprintf(hard, sizeof hard, "%s/events.out.tfevents.0000000001.00.b", r->dir);
+    for (int i = 0; i < 2; i++) {
+        FILE *f = fopen(outside, "w");
+        assert_non_null(f);
+        assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
+        assert_int_equal(i == 0 ? symlink(outside, soft) : link(outside, hard), 0);
+        EventWriter *w = event_writer_open(r->dir, 1);
+        assert_non_null(w);
+        assert_int_equal(event_writer_close(w), 0);
+        assert_int_equal(file_read_all(outside, 1 << 10, &data, &n), 0);
+        assert_string_equal(data, text);
+        free(data);
+        assert_int_equal(unlink(i == 0 ? soft : hard), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -233,6 +258,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_torn, setup, teardown),
         cmocka_unit_test_setup_teardown(test_kinds, setup, teardown),
         cmocka_unit_test_setup_teardown(test_full_disk, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_links, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,9 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "data/image_convert.h"
@@ -24,7 +26,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- Files ----------------------------------------------------------------------------------------- */
@@ -107,6 +111,28 @@ static void folder_has_classes_in_order(void **state)
     image_set_close(s);
 }
 
+/* As ImageFolder numbers them: '-', '.' and ' ' come before the '/' of a path. */
+static void classes_are_in_the_order_of_names(void **state)
+{
+    static const char *const name[] = { "cat", "cat big", "cat-small", "cat.old", "cat2" };
+    for (int i = ARRAY_LEN(name) - 1; i >= 0; i--) {
+        char path[64];
+        snprintf(path, sizeof path, "set/%s", name[i]);
+        assert_int_equal(file_make_folders(in(state, path)), 0);
+        snprintf(path, sizeof path, "set/%s/one.png", name[i]);
+        put_png(in(state, path), 8, 8, i);
+    }
+    ImageSet *s = open_set(in(state, "set"));
+    assert_int_equal(image_set_classes(s), ARRAY_LEN(name));
+    for (int i = 0; i < ARRAY_LEN(name); i++) {
+        char path[512];
+        assert_string_equal(image_set_class_name(s, i), name[i]);
+        assert_int_equal(image_set_label(s, i), i);
+        assert_non_null(strstr(image_set_name(s, i, path, sizeof path), name[i]));
+    }
+    image_set_close(s);
+}
+
 static void fill(const ImageSet *s, int64_t i, const ImageOptions *o, uint8_t *out, int32_t *label)
 {
     ImageScratch k;
@@ -157,6 +183,84 @@ static void albums_keep_every_pixel(void **state)
     free(a);
     free(b);
 }
+
+/* Whichever call fails: nothing is left, or everything is there. */
+static void failed_conversions_leave_nothing(void **state)
+{
+    static const FaultOp op[] = { FAULT_OPEN, FAULT_WRITE, FAULT_FSYNC, FAULT_RENAME };
+    const char          *from = class_folders(state), *to = in(state, "broken");
+    ConvertOptions       c = { .quality = 90, .threads = 2, .album_bytes = 1 << 16 };
+    ConvertResult        r;
+    write_file(in(state, "set/dog/bad.png"), "\x89PNG\r\n\x1a\nwhat", 12);
+    for (int k = 0; k < ARRAY_LEN(op); k++) {
+        int n_failed = 0;
+        for (int n = 1; n <= 16; n++) {
+            fault_arm(op[k], n, 0);
+            int rc = convert_images(from, to, &c, &r);
+            fault_disarm();
+            int left = file_kind(to) != FILE_NONE, listed = file_kind(in(state, "broken/skipped.txt"));
+            if ((rc < 0) != (err_kind() != ERR_NONE) || (rc < 0) == left || (rc == 0 && !listed))
+                fail_msg("kind %d, call %d: %d '%s', something is left: %d", k, n, rc, err_get(), left);
+            n_failed += rc < 0;
+            err_clear();
+            assert_int_equal(folder_remove(to), 0);
+        }
+        assert_true(n_failed > 3);
+    }
+}
+
+/* A picture that can be read, but not written anew, is skipped like one that cannot be read. */
+static void a_picture_too_wide_for_a_jpeg_is_skipped(void **state)
+{
+    const char    *from = class_folders(state), *to = in(state, "wide");
+    ConvertOptions c = { .quality = 90, .threads = 2, .album_bytes = 1 << 30, .reencode = 1 };
+    ConvertResult  r;
+    put_png(in(state, "set/dog/wide.png"), IMAGE_JPEG_SIDE_MOST + 1, 1, 1);
+    if (convert_images(from, to, &c, &r) < 0) fail_msg("%s", err_get());
+    assert_int_equal(r.n_skipped, 1);
+    assert_int_equal(r.n_sample, N_CAT + N_DOG);
+}
+
+#ifndef __SANITIZE_ADDRESS__ /* whose shadow takes terabytes of address space */
+/* In a child with so much memory more than it has: 0 encoded, 1 refused. */
+static int encode_within(const uint8_t *rgb, int side, size_t more_bytes)
+{
+    int   status;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        long     pages = 0;
+        uint8_t *data;
+        size_t   n;
+        FILE    *f = fopen("/proc/self/statm", "r");
+        if (!f || fscanf(f, "%ld", &pages) != 1) _exit(2);
+        fclose(f);
+        rlim_t most = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + more_bytes;
+        if (setrlimit(RLIMIT_AS, &(struct rlimit){ most, most }) != 0) _exit(2);
+        _exit(image_encode_jpeg(rgb, side, side, 95, &data, &n) < 0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* Wherever the memory ends while the bytes of a JPEG grow, that is an error and no more. */
+static void encoding_survives_little_memory(void **state)
+{
+    enum { SIDE = 2000, STEP = 1 << 20 };
+    uint8_t *rgb  = malloc((size_t)SIDE * SIDE * 3);
+    uint32_t draw = 1;
+    for (int i = 0; i < SIDE * SIDE * 3; i++) rgb[i] = (uint8_t)((draw = draw * 1664525 + 1013904223) >> 24);
+    int seen[3] = { 0 };
+    for (int i = 0; i < 40 && !seen[0]; i++) seen[encode_within(rgb, SIDE, (size_t)i * STEP)]++;
+    if (seen[0] != 1 || seen[1] < 4 || seen[2])
+        fail_msg("%d encoded, %d refused, %d", seen[0], seen[1], seen[2]);
+    free(rgb);
+    (void)state;
+}
+#else
+static void encoding_survives_little_memory(void **state) { (void)state; }
+#endif
 
 /* Every byte of an album is under a checksum. */
 static void albums_notice_every_flipped_byte(void **state)
@@ -284,11 +388,29 @@ static void tar_gives_samples_by_key(void **state)
         for (int i = 0; i < 3; i++) fill(s, i, &o, out, &label);
         image_set_close(s);
     }
-    write_file(in(state, "t/0001.cls"), "cat", 3);
-    snprintf(command, sizeof command, "cd %s/t && tar -cf ../s.tar *", (char *)*state);
-    assert_int_equal(system(command), 0);
-    assert_true(image_set_open(&s, in(state, "s.tar")) < 0);
-    assert_non_null(strstr(err_get(), "0001.cls: not a class number"));
+    static const char *const bad[] = { "cat", "-1", "1048576", "99999999999999999999" };
+    for (int i = 0; i < ARRAY_LEN(bad); i++) {
+        write_file(in(state, "t/0001.cls"), bad[i], strlen(bad[i]));
+        snprintf(command, sizeof command, "cd %s/t && tar -cf ../s.tar *", (char *)*state);
+        assert_int_equal(system(command), 0);
+        assert_true(image_set_open(&s, in(state, "s.tar")) < 0);
+        assert_non_null(strstr(err_get(), "0001.cls: not a class number from 0 to 1048575"));
+        err_clear();
+    }
+}
+
+/* The largest size, the smallest fraction, and a picture as narrow as a decoder takes. */
+static void a_sliver_has_a_middle(void **state)
+{
+    ImageOptions o  = image_options_eval(4096);
+    o.crop_fraction = 0.1;
+    for (int lies = 0; lies < 2; lies++) {
+        int         w = lies ? IMAGE_SIDE_MOST : 1, h = lies ? 1 : IMAGE_SIDE_MOST;
+        ImageParams p = image_augment_params(&o, 0, 0, w, h, 0);
+        double      x = p.box.x1 - p.box.x0, y = p.box.y1 - p.box.y0;
+        assert_true(p.box.x0 >= 0 && p.box.y0 >= 0 && p.box.x1 <= w && p.box.y1 <= h);
+        assert_true(fabs(x - 0.1) < 1e-6 && fabs(y - 0.1) < 1e-6);
+    }
 }
 
 static void refusals_name_the_path(void **state)
@@ -691,8 +813,13 @@ static void clips_share_one_crop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        CASE(encoding_survives_little_memory), /* the first: later ones leave memory to be used again */
         CASE(folder_has_classes_in_order),
+        CASE(classes_are_in_the_order_of_names),
+        CASE(a_sliver_has_a_middle),
         CASE(albums_keep_every_pixel),
+        CASE(failed_conversions_leave_nothing),
+        CASE(a_picture_too_wide_for_a_jpeg_is_skipped),
         CASE(albums_notice_every_flipped_byte),
         CASE(idx_gives_pixels_and_labels),
         CASE(tar_gives_samples_by_key),

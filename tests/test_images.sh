@@ -137,11 +137,14 @@ if [ -d "$pictures" ]; then
     # WebDataset: more files than may be open at first; members that are not read are counted.
     mkdir -p tars && echo 1 >a.cls
     for name in a.jpg a.mask.jpg b.webp; do cp "$pictures/data/HappyFish.jpg" $name; done
-    tar cf tars/0.tar a.jpg a.cls a.mask.jpg b.webp
+    ln -f a.jpg c.jpg; ln -f a.cls c.cls
+    tar cf tars/0.tar a.jpg a.cls a.mask.jpg b.webp c.jpg
     for i in $(seq 80); do cp tars/0.tar "tars/$i.tar"; done
     (ulimit -Sn 64; "$brim" data show tars --size 8 --out tars.png >list 2>err)
-    grep -q '^tar: 81 samples, 2 classes' list && grep -q 'tars: left out of tar files: 162 images' err
+    grep -q '^tar: 81 samples, 2 classes' list && grep -q 'tars: left out of tar files: 243 images' err
     verdict "81 tar files where 64 may be open; what is left out is counted" $? "$(head -n 2 list err)"
+    tar cf link.tar a.jpg a.cls c.cls
+    refuse "a link in place of a class number" 'link.tar: c.cls: a link (tar' show link.tar --out a.png
     mkdir -p swept/.tmp-albums-999999999 && : >swept/.tmp-albums-999999999/part-00000.brimg
     "$brim" data images set --out swept --size 16 >out 2>err && [ ! -e swept/.tmp-albums-999999999 ]
     verdict "what a killed conversion left is removed" $? "$(ls -a swept; cat err)"

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/folder.h"
 #include "base/rng.h"
 #include "data/loader.h"
@@ -310,6 +311,28 @@ static void parts_have_whole_documents(void **state)
     (void)state;
 }
 
+/* Finding the documents of a part takes two searches through the index. No read that fails in them is passed
+ * over: the part would begin with documents of the other one. */
+static void parts_need_every_read(void **state)
+{
+    Set     s;
+    int64_t n = 1;
+    make_set(&s, 300, 100, 0);
+    Recipe r            = recipe_of(&s, 32);
+    r.data.val_fraction = 0.3;
+    for (Tokens *t = NULL; !t; n++) {
+        fault_arm(FAULT_READ, n, 0);
+        int rc = tokens_open(&t, &r, 1);
+        fault_disarm();
+        if ((rc < 0) != (err_kind() != ERR_NONE)) fail_msg("read %d: %d, '%s'", (int)n, rc, err_get());
+        err_clear();
+        tokens_close(t);
+    }
+    assert_true(n > 12); /* headers of three shards, and two searches among 300 documents */
+    drop_set(&s);
+    (void)state;
+}
+
 static void poke(const Set *s, int64_t from_end, unsigned char byte)
 {
     char path[128];
@@ -357,8 +380,11 @@ static void damaged_indexes_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_token_is_a_target_once),     cmocka_unit_test(short_documents_are_not_cut),
-        cmocka_unit_test(ranks_and_resuming_do_not_matter), cmocka_unit_test(parts_have_whole_documents),
+        cmocka_unit_test(every_token_is_a_target_once),
+        cmocka_unit_test(short_documents_are_not_cut),
+        cmocka_unit_test(ranks_and_resuming_do_not_matter),
+        cmocka_unit_test(parts_have_whole_documents),
+        cmocka_unit_test(parts_need_every_read),
         cmocka_unit_test(damaged_indexes_are_refused),
     };
     return cmocka_run_group_tests_name("pack", tests, NULL, NULL);

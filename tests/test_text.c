@@ -377,6 +377,29 @@ static void test_bombs(void **state)
     free(text);
 }
 
+/* A few kilobytes of replacements that replace each other's results would make 128 MiB of one letter. */
+static void test_growing(void **state)
+{
+    enum { TIMES = 512 };
+    static const char added[] = "[{\"id\":1,\"content\":\"a\",\"normalized\":true}]";
+    char              many[TIMES + 1], *step, *steps[2];
+    memset(many, 'a', TIMES);
+    many[TIMES] = '\0';
+    assert_true(asprintf(&step, "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"%s\"}",
+                         many) > 0);
+    for (int i = 0; i < 2; i++)
+        assert_true(asprintf(&steps[i], "{\"type\":\"Sequence\",\"%s\":[%s,%s,%s]}",
+                             i == 0 ? "normalizers" : "decoders", step, step, step) > 0);
+    char *a = file_of(added, steps[0], "null", "null", "\"vocab\":{\"b\":0}");
+    char *b = file_of("[]", "null", "null", steps[1], "\"vocab\":{\"a\":0}");
+    refuses(a, "added token 'a': the normalizer makes a text of more than 1048576 bytes");
+    refuses(b, "the decoder makes tokens too long");
+    free(a);
+    free(b);
+    free(step);
+    for (int i = 0; i < 2; i++) free(steps[i]);
+}
+
 /* A pattern that goes back again and again fails in bounded time. */
 static void test_slow_pattern(void **state)
 {
@@ -522,9 +545,9 @@ int main(void)
         cmocka_unit_test(test_stream),        cmocka_unit_test(test_split_behaviors),
         cmocka_unit_test(test_normal_forms),  cmocka_unit_test(test_many_marks),
         cmocka_unit_test(test_save),          cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_bombs),         cmocka_unit_test(test_slow_pattern),
-        cmocka_unit_test(test_merge_order),   cmocka_unit_test(test_train),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_bombs),         cmocka_unit_test(test_growing),
+        cmocka_unit_test(test_slow_pattern),  cmocka_unit_test(test_merge_order),
+        cmocka_unit_test(test_train),         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

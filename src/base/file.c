@@ -106,6 +106,27 @@ out:
     return rc;
 }
 
+int file_read_at(int fd, const char *path, void *buf, size_t size_bytes, int64_t offset)
+{
+    size_t done = 0;
+    while (done < size_bytes) {
+        ssize_t n = fault_hit(FAULT_READ)
+                        ? -1
+                        : pread(fd, (char *)buf + done, size_bytes - done, (off_t)(offset + (int64_t)done));
+        if (n < 0 && errno == EINTR) continue;
+        int64_t at = offset + (int64_t)done;
+        if (n < 0) return err_sys("%s: reading at byte %lld", path, (long long)at);
+        if (n == 0) {
+            struct stat st; /* reading may have begun behind the end */
+            if (fstat(fd, &st) == 0) at = MIN(at, (int64_t)st.st_size);
+            return err_set("%s: ends at byte %lld: the file became shorter while it was in use", path,
+                           (long long)at);
+        }
+        done += (size_t)n;
+    }
+    return 0;
+}
+
 /* ---- Writing in place ---------------------------------------------------------------------------------- */
 
 static const char *foreign(const struct stat *st, const char *path, int folder, char *why, size_t n)

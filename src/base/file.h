@@ -30,6 +30,10 @@ int64_t file_size(const char *path); /* in bytes, of a regular file; negative af
  * the caller frees it). */
 int file_read_all(const char *path, size_t max_bytes, char **data, size_t *size_bytes);
 
+/* Reads size_bytes at offset of an open file into buf: exactly that many, or negative after err_set(), naming
+ * path. A file that became shorter since it was opened is such an error. */
+int file_read_at(int fd, const char *path, void *buf, size_t size_bytes, int64_t offset);
+
 /* Opens a file that this program writes in place, O_RDONLY, O_WRONLY or O_RDWR with O_CREAT and O_APPEND as
  * wanted. It refuses symbolic links, pipes, devices, folders, and files that have a second name elsewhere:
  * through these, files outside would change. Returns a descriptor; or negative with one line in why, errno

@@ -266,6 +266,18 @@ static const char *find_end(Documents *d, const char *separator, size_t len)
     return d->held_len > back ? memmem(d->held + back, d->held_len - back, separator, len) : NULL;
 }
 
+/* Bytes of the next part of a document of more than DOCUMENT_PART bytes: up to behind a line or, if there is
+ * no line, to a place where no character of UTF-8 is cut. */
+static size_t part_bytes(const char *from)
+{
+    const char *line = memrchr(from, '\n', DOCUMENT_PART);
+    if (line) return (size_t)(line + 1 - from);
+    for (size_t n = DOCUMENT_PART; n > DOCUMENT_PART - 4; n--) {
+        if (((unsigned char)from[n] & 0xC0) != 0x80) return n;
+    }
+    return DOCUMENT_PART;
+}
+
 /* Cuts a part off a document that is too long to be held whole. */
 static int cut_part(Documents *d, DocumentBatch *b)
 {
@@ -273,9 +285,7 @@ static int cut_part(Documents *d, DocumentBatch *b)
         return err_user("%s:%lld: a line of more than %d MiB", d->input[d->at].path, (long long)d->line,
                         DOCUMENT_LINE >> 20);
     }
-    const char *from = d->held + d->held_at;
-    const char *line = memrchr(from, '\n', DOCUMENT_PART);
-    size_t      len  = line ? (size_t)(line + 1 - from) : DOCUMENT_PART;
+    size_t len = part_bytes(d->held + d->held_at);
     TRY(add_document(d, b, len, 0));
     d->held_at += len;
     return 0;
@@ -289,7 +299,8 @@ static int take_document(Documents *d, DocumentBatch *b)
     for (;;) {
         const char *end = len > 0 ? find_end(d, separator, len) : NULL;
         size_t      n   = end ? (size_t)(end - d->held) - d->held_at : d->held_len - d->held_at;
-        if (n > most) {
+        /* A separator that begins in the part is held whole before the part is cut off. */
+        if (n > most && (end || d->ended || n >= most + len)) {
             TRY(cut_part(d, b));
             d->searched = d->held_at;
             return 1;

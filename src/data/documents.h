@@ -6,7 +6,7 @@
  * 2. In plain text a document ends at the end of a file and at each separator, which belongs to no document.
  *    In JSON lines each line is an object, and one field of it is a document.
  * 3. Empty documents are left out. Any bytes are text. A document of more than DOCUMENT_PART bytes comes in
- *    parts, cut behind a line where there is one.
+ *    parts, cut behind a line where there is one, and never within a character of UTF-8.
  * 4. Batches come in order, from one thread at a time. What a batch holds does not change by who reads it. */
 #ifndef DATA_DOCUMENTS_H
 #define DATA_DOCUMENTS_H

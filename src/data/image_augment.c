@@ -152,12 +152,12 @@ int image_options_list(ImageOptions *o, const char *list, const RecipeData *d, c
 static ResizeBox center_box(const ImageOptions *o, int w, int h)
 {
     /* Resize(side) and CenterCrop(size), in one step: the crop of the resized image, in source pixels. */
-    int side = MAX((int)(o->size / o->crop_fraction), o->size), lesser = MIN(w, h);
-    int rw   = w <= h ? side : (int)((int64_t)side * w / lesser),
-        rh   = w <= h ? (int)((int64_t)side * h / lesser) : side;
-    int    x = (int)lrint((rw - o->size) / 2.0), y = (int)lrint((rh - o->size) / 2.0);
-    double sx = (double)w / rw, sy = (double)h / rh;
-    return (ResizeBox){ x * sx, y * sy, (x + o->size) * sx, (y + o->size) * sy, 0, 0, w, h };
+    int64_t side = MAX((int64_t)(o->size / o->crop_fraction), o->size), lesser = MIN(w, h);
+    int64_t rw = w <= h ? side : side * w / lesser, rh = w <= h ? side * h / lesser : side;
+    int64_t x = lrint((double)(rw - o->size) / 2), y = lrint((double)(rh - o->size) / 2);
+    double  sx = (double)w / (double)rw, sy = (double)h / (double)rh;
+    double  x0 = (double)x, y0 = (double)y;
+    return (ResizeBox){ x0 * sx, y0 * sy, (x0 + o->size) * sx, (y0 + o->size) * sy, 0, 0, w, h };
 }
 
 /* torchvision's last resort: the middle, within the ratio. */

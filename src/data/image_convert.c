@@ -62,6 +62,7 @@ static int anew(Job *j, ImageScratch *s, const ImageInfo *info, const ConvertOpt
         w = (int)MAX(lrint((double)info->w * o->size / lesser), 1);
         h = (int)MAX(lrint((double)info->h * o->size / lesser), 1);
     }
+    if (!o->raw && MAX(w, h) > IMAGE_JPEG_SIDE_MOST) return job_bad(j, "a side is too long for a JPEG");
     ImageDecodeOptions opt = { RESIZE_BILINEAR, 1 };
     TRY(image_buf_need(&s->pixels, (size_t)w * (size_t)h * 3));
     int rc = image_decode(s->decoder, NULL, &opt, w, h, s->pixels.data);

@@ -119,9 +119,9 @@ static int open_tars(ImageSet *s)
         TRY(set_scan_tar(s, i));
     }
     if (s->n_left_out > 0)
-        log_warn(
-            "%s: left out of tar files: %lld image%s of another kind, over 256 MiB, or with a second dot",
-            s->path, (long long)s->n_left_out, str_plural(s->n_left_out));
+        log_warn("%s: left out of tar files: %lld image%s of another kind, over 256 MiB, links, or with a "
+                 "second dot",
+                 s->path, (long long)s->n_left_out, str_plural(s->n_left_out));
     for (int64_t i = 0; i < s->n_item; i++) n_class = MAX(n_class, s->item[i].label + 1);
     number_classes(s, n_class);
     return 0;
@@ -173,8 +173,10 @@ static int check_one_kind(ImageSet *s)
 {
     static const char *const kind[] = { "albums", "tar files", "folders of images" };
     char                   **names;
-    int                      has[3] = { file_list(&s->arena, s->path, ALBUM_SUFFIX, &names) > 0,
-                                        file_list(&s->arena, s->path, ".tar", &names) > 0, 0 };
+    int                      n_album = file_list(&s->arena, s->path, ALBUM_SUFFIX, &names);
+    int                      n_tar   = n_album < 0 ? -1 : file_list(&s->arena, s->path, ".tar", &names);
+    if (n_tar < 0) return -1;
+    int has[3] = { n_album > 0, n_tar > 0, 0 };
     if (has[0] + has[1] == 0) return 0;
     has[2] = set_has_classes(s);
     if (has[2] < 0) return -1;

@@ -8,6 +8,7 @@
 #include "file/tar.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +65,10 @@ static int list_names(Arena *arena, const char *path, char ***out)
     int  n = 0, cap = 64;
     if (!d) return err_sys("%s", path);
     char **name = ARENA_ARRAY(arena, char *, cap);
-    for (struct dirent *e = readdir(d); e; e = readdir(d)) {
+    for (;;) {
+        errno            = 0;
+        struct dirent *e = readdir(d);
+        if (!e) break;
         if (e->d_name[0] == '.') continue;
         int folder = e->d_type == DT_DIR;
         if (e->d_type == DT_LNK || e->d_type == DT_UNKNOWN) {
@@ -79,7 +83,10 @@ static int list_names(Arena *arena, const char *path, char ***out)
         }
         name[n++] = arena_printf(arena, "%s%s", e->d_name, folder ? "/" : "");
     }
+    int failed = errno;
     closedir(d);
+    errno = failed;
+    if (failed != 0) return err_sys("%s", path);
     qsort(name, (size_t)n, sizeof *name, by_name);
     *out = name;
     return n;
@@ -110,19 +117,29 @@ static int scan_folder(Scan *c, const char *sub, int depth)
     return n < 0 ? -1 : rc;
 }
 
+/* Leaves the folders of n names, in order, without the '/' behind them: with it "a-b" comes before "a". */
+static int keep_folders(char **name, int n)
+{
+    int k = 0;
+    for (int i = 0; i < n; i++) {
+        if (str_ends_with(name[i], "/")) name[k++] = name[i];
+    }
+    for (int i = 0; i < k; i++) name[i][strlen(name[i]) - 1] = '\0';
+    qsort(name, (size_t)k, sizeof *name, by_name);
+    return k;
+}
+
 static int scan_classes(Scan *c, char **name, int n)
 {
     ImageSet *s   = c->set;
     s->kind       = SET_FOLDER;
+    n             = keep_folders(name, n);
     s->class_name = ARENA_ARRAY(&s->arena, char *, n);
     for (int i = 0; i < n; i++) {
-        if (!str_ends_with(name[i], "/")) continue;
-        int64_t before           = s->n_item;
-        c->label                 = s->n_class;
-        char *label              = arena_strdup(&s->arena, name[i]);
-        label[strlen(label) - 1] = '\0';
-        TRY(scan_folder(c, name[i], 1));
-        s->class_name[s->n_class++] = label;
+        int64_t before = s->n_item;
+        c->label       = s->n_class;
+        TRY(scan_folder(c, arena_printf(&s->arena, "%s/", name[i]), 1));
+        s->class_name[s->n_class++] = arena_strdup(&s->arena, name[i]);
         c->n_empty += s->n_item == before;
     }
     return 0;
@@ -193,16 +210,26 @@ typedef struct {
     int     label;
 } TarSample;
 
+static int bad_class(const Tar *t)
+{
+    char name[256];
+    str_quote(name, sizeof name, t->name, strlen(t->name));
+    if (t->is_link)
+        return err_user("%s: %s: a link (tar --hard-dereference packs files instead)", t->path, name);
+    return err_user("%s: %s: not a class number from 0 to %d", t->path, name, ALBUM_CLASSES_MOST - 1);
+}
+
+/* Each number up to the largest gets a name: a damaged one must not take a gigabyte. */
 static int read_class(const Tar *t, int *label)
 {
     char    text[CLS_MOST + 1];
     int64_t v;
-    if (t->size_bytes > CLS_MOST || pread(t->fd, text, (size_t)t->size_bytes, t->offset) != t->size_bytes)
-        return err_user("%s: %s: not a class number", t->path, t->name);
+    if (t->is_link || t->size_bytes > CLS_MOST ||
+        pread(t->fd, text, (size_t)t->size_bytes, t->offset) != t->size_bytes)
+        return bad_class(t);
     text[t->size_bytes]            = '\0';
     text[strcspn(text, "\r\n \t")] = '\0';
-    if (str_parse_int(text, &v) < 0 || v < 0 || v >= 1 << 24)
-        return err_user("%s: %s: not a class number", t->path, t->name);
+    if (str_parse_int(text, &v) < 0 || v < 0 || v >= ALBUM_CLASSES_MOST) return bad_class(t);
     *label = (int)v;
     return 0;
 }
@@ -228,7 +255,7 @@ static int take_member(ImageSet *s, int part, const Tar *t, TarSample *x)
         memcpy(x->key, t->name, n);
         x->key[n] = '\0';
     }
-    int fits = is_image(dot) && strchr(dot + 1, '.') == NULL && t->size_bytes <= ITEM_MOST;
+    int fits = is_image(dot) && strchr(dot + 1, '.') == NULL && t->size_bytes <= ITEM_MOST && !t->is_link;
     s->n_left_out += !fits && (is_image(dot) || is_other_image(dot));
     if (fits) {
         x->offset     = t->offset;

@@ -44,10 +44,10 @@ static int name_set(const Tokenizer *t, const TokenizeConfig *c, int split, char
 /* Opens and locks DIR.lock; waits for whoever holds it. */
 static int lock_set(const char *dir)
 {
-    char path[PATH_MAX], why[256];
+    char path[PATH_MAX], why[PATH_MAX + 128];
     snprintf(path, sizeof path, "%s.lock", dir);
     int fd = file_open_own(path, O_RDWR | O_CREAT, why, sizeof why);
-    if (fd < 0) return err_set("%s: %s", path, why);
+    if (fd < 0) return err_set("%s", why);
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
     log_info("%s: another process makes it: waiting", dir);
     while (flock(fd, LOCK_EX) != 0) {

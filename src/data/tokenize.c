@@ -65,8 +65,8 @@ typedef struct {
     char                  tmp[PATH_MAX];
     int                   is_new; /* the folder was made for this */
     ShardWriter          *writer[2];
-    int                   val; /* of the document under way */
-    int64_t               text_bytes;
+    int                   val; /* of the document under way, like the next two */
+    int64_t               n_token, text_bytes;
 } Work;
 
 /* The frame is what an empty text becomes. The end token is not put twice. */
@@ -220,22 +220,26 @@ static int begin_shard(Work *w, int part)
     return 0;
 }
 
+/* A text without a single token is no document: no character of it is in the vocabulary, and nothing is put
+ * around it. */
 static int write_document(Work *w, const Encoded *e, const int32_t *id)
 {
     if (e->first) {
-        w->val        = e->val;
-        w->text_bytes = 0;
+        w->val     = e->val;
+        w->n_token = w->text_bytes = 0;
     }
+    w->n_token += e->n_token;
+    w->text_bytes += e->text_bytes;
+    if (w->n_token == 0) return 0;
     int           part = w->val;
     TokenizePart *p    = &w->result->part[part];
     if (!w->writer[part]) TRY(begin_shard(w, part));
     ShardWriter *out = w->writer[part];
     TRY(shard_write_add(out, id, e->n_token));
-    w->text_bytes += e->text_bytes;
-    p->n_token += e->n_token;
-    p->text_bytes += e->text_bytes;
     if (!e->last) return 0;
     TRY(shard_write_end_document(out, w->text_bytes));
+    p->n_token += w->n_token;
+    p->text_bytes += w->text_bytes;
     p->n_doc++;
     return shard_write_len(out) < w->cfg->shard_tokens ? 0 : shard_write_publish(&w->writer[part]);
 }
@@ -311,10 +315,11 @@ static int name_part(const Work *w, int part)
 }
 
 /* Gives the parts their names; tokens.json comes last. After a failure the names are gone again, unless the
- * user had files of these names. */
+ * user had files of these names. tokens.json is among them: it may have got its name before the failure. */
 static int publish(const Work *w)
 {
-    static const char *const name[] = { "train", "val", "tokenizer.json", "tokenizer_config.json" };
+    static const char *const name[] = { "tokens.json", "train", "val", "tokenizer.json",
+                                        "tokenizer_config.json" };
     char                     path[ARRAY_LEN(name)][PATH_MAX];
     int                      had[ARRAY_LEN(name)];
     for (int i = 0; i < ARRAY_LEN(name); i++) {

@@ -7,7 +7,8 @@
  * 3. Whether a document is for validation follows from a hash of its text. So equal documents are in the same
  *    part, and the part of a document does not change when others are added.
  * 4. Each document is encoded as a text of its own. Special tokens in the text are text like any other. What
- *    the tokenizer puts around a text (BOS) is put around a document, and the end token behind each. */
+ *    the tokenizer puts around a text (BOS) is put around a document, and the end token behind each. A
+ *    document that has no token then is left out. */
 #ifndef DATA_TOKENIZE_H
 #define DATA_TOKENIZE_H
 

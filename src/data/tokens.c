@@ -288,7 +288,7 @@ static int read_file(const TokenFile *f, int fd, int64_t at, int64_t n, int32_t 
     int64_t       chunk = CHUNK_BYTES / unit;
     for (int64_t i = 0; i < n; i += chunk) {
         int64_t m = MIN(chunk, n - i);
-        TRY(shard_read(fd, f->path, raw, (size_t)(m * unit), f->h.payload_offset + (at + i) * unit));
+        TRY(file_read_at(fd, f->path, raw, (size_t)(m * unit), f->h.payload_offset + (at + i) * unit));
         int64_t bad = shard_decode(out + i, raw, m, unit, f->limit);
         if (bad >= 0) {
             uint32_t id = (uint32_t)out[i + bad];

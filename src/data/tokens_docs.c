@@ -38,7 +38,7 @@ static int read_ends(const Tokens *s, int64_t first, int64_t n, int64_t *end)
     return 0;
 }
 
-/* How many of the first n documents of all files end at or before a token. */
+/* How many of the first n documents of all files end at or before a token. Negative after err_set(). */
 static int64_t count_ended(const Tokens *s, int64_t n, int64_t token)
 {
     int64_t lo = 0, hi = n, end;
@@ -57,11 +57,16 @@ static int64_t count_ended(const Tokens *s, int64_t n, int64_t token)
 int tokens_narrow_documents(Tokens *s, int64_t total)
 {
     if (s->n_doc == 0 || (s->first == 0 && s->len == total)) return 0;
-    int64_t last = count_ended(s, s->n_doc, s->first + s->len);
-    /* The document that holds the part's first token, unless it begins there, belongs to the other part. */
-    int64_t before = last < 0 || s->first == 0 ? 0 : count_ended(s, s->n_doc, s->first - 1) + 1;
-    if (last < 0 || before < 0) return -1;
-    s->doc0  = MIN(before, last);
+    int64_t last = count_ended(s, s->n_doc, s->first + s->len), first = 0;
+    if (last < 0) return -1;
+    if (s->first > 0) {
+        int64_t ended = count_ended(s, s->n_doc, s->first - 1);
+        if (ended < 0) return -1;
+        /* The document that holds the token before the part, and maybe some of the part, belongs to the other
+         * part. */
+        first = ended + 1;
+    }
+    s->doc0  = MIN(first, last);
     s->n_doc = last - s->doc0;
     return 0;
 }

@@ -1,9 +1,9 @@
 #include "file/album.h"
 
 #include "base/err.h"
+#include "base/file.h"
 #include "base/mem.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,18 +44,6 @@ struct Album {
 
 /* ---- Opening --------------------------------------------------------------------------------------- */
 
-static int read_at(const char *path, int fd, void *buf, size_t n, int64_t at)
-{
-    for (size_t got = 0; got < n;) {
-        ssize_t k = pread(fd, (char *)buf + got, n - got, at + (int64_t)got);
-        if (k < 0 && errno == EINTR) continue;
-        if (k < 0) return err_sys("%s", path);
-        if (k == 0) return err_set("%s: became shorter while it was read", path);
-        got += (size_t)k;
-    }
-    return 0;
-}
-
 static int check_header(const char *path, const Header *h, int64_t file_bytes)
 {
     if (memcmp(h->magic, "BRIMALB1", 8) != 0) return err_user("%s: not an album of images", path);
@@ -64,8 +52,9 @@ static int check_header(const char *path, const Header *h, int64_t file_bytes)
     if (h->index_bytes > INDEX_MOST || h->index_offset < sizeof *h ||
         h->index_offset > (uint64_t)file_bytes || h->index_offset + h->index_bytes != (uint64_t)file_bytes)
         return err_user("%s: truncated, or has bytes behind its index", path);
-    if (h->n_sample > h->index_bytes / sizeof(Entry) || h->n_class > (1u << 24))
-        return err_user("%s: its header is damaged: %llu samples", path, (unsigned long long)h->n_sample);
+    if (h->n_sample > h->index_bytes / sizeof(Entry) || h->n_class > ALBUM_CLASSES_MOST)
+        return err_user("%s: its header is damaged: %llu samples of %u classes", path,
+                        (unsigned long long)h->n_sample, h->n_class);
     return 0;
 }
 
@@ -90,7 +79,8 @@ static int check_entry(const Album *a, int64_t i)
 /* Class names are the first texts. */
 static int find_class_names(Album *a)
 {
-    size_t at     = 0;
+    size_t at = 0;
+    if (a->head.n_class > a->text_bytes) return err_user("%s: names of classes are missing", a->path);
     a->class_name = mem_zeroed(a->head.n_class, sizeof *a->class_name);
     if (!a->class_name) return err_sys("%s: %u class names", a->path, a->head.n_class);
     for (uint32_t c = 0; c < a->head.n_class; c++) {
@@ -124,11 +114,11 @@ static int open_file(Album *a, const char *path)
     if (a->fd < 0 || fstat(a->fd, &st) != 0) return err_sys("%s", path);
     if (!S_ISREG(st.st_mode) || st.st_size < ALBUM_HEADER_BYTES)
         return err_user("%s: not an album of images", path);
-    TRY(read_at(path, a->fd, &a->head, sizeof a->head, 0));
+    TRY(file_read_at(a->fd, path, &a->head, sizeof a->head, 0));
     TRY(check_header(path, &a->head, st.st_size));
     a->index = mem_alloc(a->head.index_bytes + 1);
     if (!a->index) return err_sys("%s: %llu bytes of index", path, (unsigned long long)a->head.index_bytes);
-    TRY(read_at(path, a->fd, a->index, a->head.index_bytes, (int64_t)a->head.index_offset));
+    TRY(file_read_at(a->fd, path, a->index, a->head.index_bytes, (int64_t)a->head.index_offset));
     return check_index(a);
 }
 
@@ -171,7 +161,7 @@ AlbumEntry album_entry(const Album *a, int64_t i)
 int album_read(const Album *a, int64_t i, void *buf, char *why, size_t n)
 {
     const Entry *e = &a->entry[i];
-    if (read_at(a->path, a->fd, buf, e->size_bytes, (int64_t)e->offset) < 0) {
+    if (file_read_at(a->fd, a->path, buf, e->size_bytes, (int64_t)e->offset) < 0) {
         snprintf(why, n, "%s", err_get());
         err_clear();
         return 1;

@@ -18,7 +18,12 @@
 extern "C" {
 #endif
 
-enum { ALBUM_HEADER_BYTES = 64, ALBUM_ENTRY_BYTES = 48, ALBUM_FRAMES_MOST = 1 << 16 };
+enum {
+    ALBUM_HEADER_BYTES = 64,
+    ALBUM_ENTRY_BYTES  = 48,
+    ALBUM_FRAMES_MOST  = 1 << 16,
+    ALBUM_CLASSES_MOST = 1 << 20, /* as many as image.classes may be */
+};
 
 #define ALBUM_RECORD_MOST (INT64_C(1) << 32)
 #define ALBUM_SUFFIX      ".brimg"

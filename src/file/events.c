@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 
@@ -446,15 +447,24 @@ static size_t keep_bytes(const unsigned char *bytes, size_t n, int64_t first_ste
     return at;
 }
 
+/* A link, or a file with a second name, is left as it is: a file elsewhere would be cut. */
 static int64_t trim_file(const char *path, int64_t first_step)
 {
     FileMap map;
+    char    why[1280];
+    if (file_foreign(path, 0, why, sizeof why)) {
+        log_warn("%s", why);
+        return 0;
+    }
     TRY(file_map(&map, path));
     size_t size = map.size_bytes, keep = keep_bytes((const unsigned char *)map.data, size, first_step);
     file_unmap(&map);
     if (keep == size) return 0;
-    if (truncate(path, (off_t)keep) != 0) return err_sys("%s: truncate", path);
-    return (int64_t)(size - keep);
+    int fd = file_open_own(path, O_WRONLY, why, sizeof why);
+    if (fd < 0) return err_set("%s", why);
+    int rc = ftruncate(fd, (off_t)keep) == 0 ? 0 : err_sys("%s: truncate", path);
+    close(fd);
+    return rc < 0 ? -1 : (int64_t)(size - keep);
 }
 
 int64_t event_trim(const char *folder, int64_t first_step)

@@ -30,7 +30,8 @@ void event_image(EventWriter *w, const char *tag, const void *png, size_t size_b
 int event_end(EventWriter *w);
 
 /* Cuts every event file of the folder before its first record of first_step or later, and before what a
- * killed writer left of a record. Returns how many bytes went; negative after err_set(). */
+ * killed writer left of a record. Links, and files with a second name elsewhere, stay as they are. Returns
+ * how many bytes went; negative after err_set(). */
 int64_t event_trim(const char *folder, int64_t first_step);
 
 /* ---- Reading: for trimming and for tests. ---- */

@@ -2,6 +2,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/mem.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -47,18 +48,26 @@ static int encode(Encoder *e, const uint8_t *rgb, int w, int h, int quality)
     return 0;
 }
 
+/* libjpeg frees a buffer that has become too small, and says where the last one is only when it is done. So
+ * the first one is not libjpeg's: after a failure nothing else could be freed. */
 int image_encode_jpeg(const uint8_t *rgb, int w, int h, int quality, uint8_t **data, size_t *size_bytes)
 {
-    Encoder e           = { .n = 0 };
+    enum { FIRST_BYTES = 4096 };
+    uint8_t *first = mem_alloc(FIRST_BYTES);
+    Encoder  e     = { .data = first, .n = FIRST_BYTES };
+    *data          = NULL;
+    *size_bytes    = 0;
+    if (!first) return err_sys("JPEG");
     e.cinfo.err         = jpeg_std_error(&e.err);
     e.err.error_exit    = on_error;
     e.cinfo.client_data = &e;
     int rc              = encode(&e, rgb, w, h, quality);
     jpeg_destroy_compress(&e.cinfo);
-    if (rc < 0) free(e.data);
-    *data       = rc < 0 ? NULL : e.data;
-    *size_bytes = rc < 0 ? 0 : e.n;
-    return rc;
+    if (rc < 0 || e.data != first) free(first);
+    if (rc < 0) return rc;
+    *data       = e.data;
+    *size_bytes = e.n;
+    return 0;
 }
 
 int image_write_png(const char *path, const uint8_t *rgb, int w, int h)

@@ -9,6 +9,8 @@
 extern "C" {
 #endif
 
+enum { IMAGE_JPEG_SIDE_MOST = 65500 }; /* of what is written; a little more can be read */
+
 /* Encodes w x h pixels at quality 1..100 into *data (the caller frees it). Negative after err_set(). */
 int image_encode_jpeg(const uint8_t *rgb, int w, int h, int quality, uint8_t **data, size_t *size_bytes);
 

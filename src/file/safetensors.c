@@ -3,19 +3,17 @@
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/file.h"
 #include "base/str.h"
 #include "file/safetensors_impl.h"
 #include "tensor/number.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 
 const char *const safetensors_dtype[DT_COUNT] = {
@@ -270,16 +268,7 @@ const SafeTensor *safetensors_find(const SafeFile *f, const char *name)
 int safetensors_read(const SafeFile *f, int64_t offset, void *out, size_t size_bytes)
 {
     CHECK(f->is_open, "%s is not open", f->path);
-    for (size_t done = 0; done < size_bytes;) {
-        ssize_t n = fault_hit(FAULT_READ)
-                        ? -1
-                        : pread(f->fd, (char *)out + done, size_bytes - done, offset + (int64_t)done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return err_sys("%s: reading at byte %lld", f->path, (long long)offset);
-        if (n == 0) return err_set("%s: became shorter while it was read", f->path);
-        done += (size_t)n;
-    }
-    return 0;
+    return file_read_at(f->fd, f->path, out, size_bytes, offset);
 }
 
 /* ---- Widening ------------------------------------------------------------------------------------------ */

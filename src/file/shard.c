@@ -302,27 +302,6 @@ void shard_format(const ShardHeader *h, unsigned char out[SHARD_HEADER_BYTES])
     memcpy(out + AT_CHECK, &check, sizeof check);
 }
 
-int shard_read(int fd, const char *path, void *buf, size_t size_bytes, int64_t offset)
-{
-    size_t done = 0;
-    while (done < size_bytes) {
-        ssize_t n = fault_hit(FAULT_READ)
-                        ? -1
-                        : pread(fd, (char *)buf + done, size_bytes - done, (off_t)(offset + (int64_t)done));
-        if (n < 0 && errno == EINTR) continue;
-        int64_t at = offset + (int64_t)done;
-        if (n < 0) return err_sys("%s: reading at byte %lld", path, (long long)at);
-        if (n == 0) {
-            struct stat st; /* reading may have begun behind the end */
-            if (fstat(fd, &st) == 0) at = MIN(at, (int64_t)st.st_size);
-            return err_set("%s: ends at byte %lld: the file became shorter while it was in use", path,
-                           (long long)at);
-        }
-        done += (size_t)n;
-    }
-    return 0;
-}
-
 typedef int (*ParseHeader)(ShardHeader *out, const char *name, const unsigned char *p, size_t n,
                            int64_t file_bytes);
 
@@ -338,7 +317,7 @@ static int open_with(ShardHeader *out, const char *path, ParseHeader parse)
         err_user("%s: not a regular file", path);
     } else {
         size_t n = (size_t)MIN((int64_t)st.st_size, SHARD_PREFIX_BYTES);
-        if (shard_read(fd, path, prefix, n, 0) == 0 && parse(out, path, prefix, n, st.st_size) == 0)
+        if (file_read_at(fd, path, prefix, n, 0) == 0 && parse(out, path, prefix, n, st.st_size) == 0)
             return fd;
     }
     close(fd);
@@ -358,7 +337,7 @@ int shard_read_index(int fd, const char *path, const ShardHeader *h, int64_t fir
 {
     CHECK(first >= 0 && n >= 0 && first <= h->n_doc - n, "%s: documents [%lld, +%lld) of %lld", path,
           (long long)first, (long long)n, (long long)h->n_doc);
-    TRY(shard_read(fd, path, end, sizeof *end * (size_t)n, h->index_offset + first * 8));
+    TRY(file_read_at(fd, path, end, sizeof *end * (size_t)n, h->index_offset + first * 8));
     int64_t before = first; /* each document before has a token at least */
     for (int64_t i = 0; i < n; i++) {
         int is_last = first + i == h->n_doc - 1;
@@ -375,7 +354,7 @@ int64_t shard_text_bytes(int fd, const char *path, const ShardHeader *h)
 {
     int64_t bytes = 0;
     if (h->n_doc == 0) return 0;
-    TRY(shard_read(fd, path, &bytes, sizeof bytes, h->index_offset + h->n_doc * 8));
+    TRY(file_read_at(fd, path, &bytes, sizeof bytes, h->index_offset + h->n_doc * 8));
     return MAX(bytes, 0);
 }
 
@@ -436,7 +415,7 @@ static int verify_payload(int fd, const ShardHeader *h, const char *path, int64_
     for (int64_t at = 0; at < h->n_token; at += CHUNK) {
         int64_t n     = MIN(h->n_token - at, CHUNK);
         size_t  bytes = (size_t)(n * h->token_bytes);
-        TRY(shard_read(fd, path, raw, bytes, h->payload_offset + at * h->token_bytes));
+        TRY(file_read_at(fd, path, raw, bytes, h->payload_offset + at * h->token_bytes));
         XXH64_update(hash, raw, bytes);
         int64_t bad = shard_decode(tok, raw, n, h->token_bytes, limit);
         if (bad >= 0 && bad_at < 0) {
@@ -467,7 +446,7 @@ static int verify_index(int fd, const ShardHeader *h, const char *path, XXH64_st
         before = end[n - 1];
         XXH64_update(hash, end, sizeof *end * (size_t)n);
     }
-    TRY(shard_read(fd, path, tail, sizeof tail, h->index_offset + h->n_doc * 8));
+    TRY(file_read_at(fd, path, tail, sizeof tail, h->index_offset + h->n_doc * 8));
     XXH64_update(hash, &tail[0], sizeof tail[0]);
     if (XXH64_digest(hash) != (uint64_t)tail[1])
         return err_user("%s: damaged: the checksum of its index does not match", path);

@@ -83,10 +83,6 @@ int shard_refuse_id(const char *path, int64_t at, uint32_t id, int64_t limit, in
 /* 1: a file that begins so is a token shard of either kind, whatever else is wrong with it. */
 int shard_is_magic(const void *bytes, size_t n);
 
-/* Reads size_bytes at offset into buf: exactly that many, or negative after err_set(), naming path. A file
- * that became shorter since it was opened is such an error. */
-int shard_read(int fd, const char *path, void *buf, size_t size_bytes, int64_t offset);
-
 #ifdef __cplusplus
 }
 #endif

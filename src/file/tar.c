@@ -1,12 +1,11 @@
 #include "file/tar.h"
 
 #include "base/err.h"
+#include "base/file.h"
 #include "base/str.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     BLOCK     = 512,
@@ -26,18 +25,6 @@ void tar_begin(Tar *t, const char *path, int fd, int64_t file_bytes)
 static int bad(const Tar *t, const char *what)
 {
     return err_user("%s: byte %lld: %s", t->path, (long long)t->at, what);
-}
-
-static int read_at(const Tar *t, void *buf, size_t n, int64_t at)
-{
-    for (size_t got = 0; got < n;) {
-        ssize_t k = pread(t->fd, (char *)buf + got, n - got, at + (int64_t)got);
-        if (k < 0 && errno == EINTR) continue;
-        if (k < 0) return err_sys("%s", t->path);
-        if (k == 0) return err_user("%s: became shorter while it was read", t->path);
-        got += (size_t)k;
-    }
-    return 0;
 }
 
 /* Octal digits, or GNU's big-endian binary behind a set first bit. Negative: neither. */
@@ -103,7 +90,7 @@ static int read_meta(Tar *t, char type, int64_t at, int64_t size)
 {
     char text[META_MOST + 1];
     if (size > META_MOST) return bad(t, "a long name or pax header of over 64 KiB");
-    TRY(read_at(t, text, (size_t)size, at));
+    TRY(file_read_at(t->fd, t->path, text, (size_t)size, at));
     text[size] = '\0';
     if (type == 'x') return read_pax(t, text, (size_t)size);
     if (str_copy(t->name, sizeof t->name, text) < 0) return bad(t, "a name of over 4095 bytes");
@@ -111,7 +98,7 @@ static int read_meta(Tar *t, char type, int64_t at, int64_t size)
     return 0;
 }
 
-/* One header: 1 for a regular file, 0 for anything else. */
+/* One header: 1 for a regular file or a link to one, 0 for anything else. */
 static int take_header(Tar *t, const uint8_t *b)
 {
     TRY(check_block(t, b));
@@ -129,7 +116,8 @@ static int take_header(Tar *t, const uint8_t *b)
     if (meta) return 0;
     t->has_name  = 0;
     t->next_size = -1;
-    return type == '0' || type == '\0' || type == '7';
+    t->is_link   = type == '1' || type == '2';
+    return t->is_link || type == '0' || type == '\0' || type == '7';
 }
 
 int tar_next(Tar *t)
@@ -137,7 +125,7 @@ int tar_next(Tar *t)
     static const uint8_t zero[BLOCK];
     uint8_t              b[BLOCK];
     while (t->at + BLOCK <= t->file_bytes) {
-        TRY(read_at(t, b, BLOCK, t->at));
+        TRY(file_read_at(t->fd, t->path, b, BLOCK, t->at));
         if (memcmp(b, zero, BLOCK) == 0) return 0;
         int rc = take_header(t, b);
         if (rc != 0) return rc;

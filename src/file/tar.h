@@ -25,11 +25,12 @@ typedef struct {
     int64_t     offset, size_bytes;
     int64_t     next_size; /* from a pax header, for the next member; -1: none */
     int         has_name;  /* name came from a long-name header */
+    int         is_link;   /* the member found last is a link to another file, and has no bytes of its own */
 } Tar;
 
 void tar_begin(Tar *t, const char *path, int fd, int64_t file_bytes);
 
-/* Finds the next regular file: 1, 0 at the end, negative after err_user()/err_sys(). */
+/* Finds the next regular file or link: 1, 0 at the end, negative after err_user()/err_sys(). */
 int tar_next(Tar *t);
 
 #ifdef __cplusplus

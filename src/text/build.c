@@ -192,11 +192,28 @@ static int build_pieces(Tokenizer *t)
     return 0;
 }
 
+/* Replaces the text of an added token by its normal form. */
+static int normalize_added(const Tokenizer *t, NormalScratch *s, const unsigned char **text, size_t *len)
+{
+    char quoted[64], why[256];
+    str_quote(quoted, sizeof quoted, (const char *)*text, *len);
+    regex_begin(s->regex, *len);
+    if (normal_run(&t->normal, s, TOKENIZER_MAX_TOKEN, text, len) == 0) return 0;
+    if (err_kind() != ERR_USER) return -1;
+    str_copy(why, sizeof why, err_get());
+    err_clear();
+    return err_user("%s: added token '%s': %s", t->path, quoted, why);
+}
+
+/* Twice what the file may give them: a node of the search takes 16 bytes, and there may be one for each. */
+enum { ADDED_BYTES_MAX = 2 * TOKENIZER_MAX_ADDED * ADDED_LENGTH_MAX };
+
 /* Normalized tokens are found in their own normal form. */
 static int build_added(Tokenizer *t)
 {
-    NormalScratch s  = { .regex = regex_scratch_create() };
-    int           rc = s.regex ? 0 : -1;
+    NormalScratch s    = { .regex = regex_scratch_create() };
+    int           rc   = s.regex ? 0 : -1;
+    size_t        size = 0;
     added_init(&t->raw_set, t->added);
     added_init(&t->normal_set, t->added);
     /* Special ones first: of two with the same text the first is found. */
@@ -206,10 +223,10 @@ static int build_added(Tokenizer *t)
         const unsigned char *text  = (const unsigned char *)token->content;
         size_t               len   = token->len;
         if ((k < t->n_added) != token->special) continue;
-        if (token->normalized) {
-            regex_begin(s.regex, len);
-            rc = normal_run(&t->normal, &s, &text, &len);
-        }
+        if (token->normalized) rc = normalize_added(t, &s, &text, &len);
+        size += len;
+        if (rc == 0 && size > ADDED_BYTES_MAX)
+            rc = err_user("%s: the normalizer makes the added tokens too long", t->path);
         AddedSet *set = token->normalized ? &t->normal_set : &t->raw_set;
         if (rc == 0) rc = added_insert(set, (int32_t)i, (const char *)text, len);
     }

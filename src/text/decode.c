@@ -16,9 +16,12 @@ static int fallback_byte(const char *p, size_t n)
     return hex(p[3]) * 16 + hex(p[4]);
 }
 
-static int replaced(const Decode *d, Buffer *a, Buffer *b, const char *p, size_t n)
+static int too_long(const Tokenizer *t) { return err_user("%s: the decoder makes tokens too long", t->path); }
+
+static int replaced(const Tokenizer *t, Buffer *a, Buffer *b, const char *p, size_t n)
 {
-    a->len = 0;
+    const Decode *d = &t->decode;
+    a->len          = 0;
     TRY(buffer_add(a, p, n));
     for (int i = 0; i < d->n_replace; i++) {
         const DecodeReplace *r = &d->replace[i];
@@ -27,6 +30,7 @@ static int replaced(const Decode *d, Buffer *a, Buffer *b, const char *p, size_t
             if (a->len - k >= r->from_len && memcmp(a->data + k, r->from, r->from_len) == 0) {
                 TRY(buffer_add(b, r->to, r->to_len));
                 k += r->from_len;
+                if (b->len > TOKENIZER_MAX_TOKEN) return too_long(t);
             } else {
                 TRY(buffer_add(b, a->data + k++, 1));
             }
@@ -55,7 +59,7 @@ static int token_bytes(Tokenizer *t, int32_t id, Buffer *a, Buffer *b)
     }
     int byte = t->decode.byte_fallback ? fallback_byte(p, n) : -1;
     if (byte >= 0) return buffer_add(a, (char[]){ (char)byte }, 1);
-    return replaced(&t->decode, a, b, p, n);
+    return replaced(t, a, b, p, n);
 }
 
 int decode_build(Tokenizer *t)
@@ -72,8 +76,7 @@ int decode_build(Tokenizer *t)
         if (rc < 0) break;
         t->bytes[i] = (StrSpan){ (uint32_t)all.len, (uint32_t)a.len };
         t->longest  = MAX(t->longest, (int64_t)a.len);
-        rc = all.len + a.len > UINT32_MAX ? err_user("%s: the decoder makes tokens too long", t->path)
-                                          : buffer_add(&all, a.data, a.len);
+        rc          = all.len + a.len > TOKENIZER_MAX_BYTES ? too_long(t) : buffer_add(&all, a.data, a.len);
     }
     buffer_deinit(&a);
     buffer_deinit(&b);

@@ -70,9 +70,7 @@ static int encode_raw(Encoding *e, const unsigned char *p, size_t n, int at_star
 {
     TokenizerScratch *s = e->s;
     if (n == 0) return 0;
-    TRY(normal_run(&e->t->normal, &s->normal, &p, &n));
-    if (n > TOKENIZER_MAX_BYTES)
-        return err_user("the normalizer makes the text longer than %d MiB", TOKENIZER_MAX_BYTES >> 20);
+    TRY(normal_run(&e->t->normal, &s->normal, TOKENIZER_MAX_BYTES, &p, &n));
     return encode_around(e, &e->t->normal_set, p, n, at_start, encode_plain);
 }
 

@@ -110,7 +110,13 @@ static int form_step(utf8proc_option_t form, Buffer *out, const unsigned char *p
 
 /* ---- the others ---- */
 
-static int replace_step(const NormalStep *s, RegexScratch *rs, Buffer *out, const unsigned char *p, size_t n)
+static int check_length(const Buffer *out, size_t most)
+{
+    return out->len <= most ? 0 : err_user("the normalizer makes a text of more than %zu bytes", most);
+}
+
+static int replace_step(const NormalStep *s, RegexScratch *rs, size_t most, Buffer *out,
+                        const unsigned char *p, size_t n)
 {
     for (size_t i = 0; i < n;) {
         RegexText  text = { .p = p + i };
@@ -121,6 +127,7 @@ static int replace_step(const NormalStep *s, RegexScratch *rs, Buffer *out, cons
         while ((rc = regex_next(s->regex, rs, &text, from, &m)) > 0) {
             TRY(buffer_add(out, text.p + from, m.begin - from));
             TRY(buffer_add(out, s->content, s->content_len));
+            TRY(check_length(out, most)); /* before the whole text is replaced */
             from = m.end;
         }
         if (rc < 0) return -1;
@@ -149,14 +156,15 @@ static int strip_step(const NormalStep *s, Buffer *out, const unsigned char *p, 
     return buffer_add(out, p + begin, n - begin);
 }
 
-static int run_step(const NormalStep *s, RegexScratch *rs, Buffer *out, const unsigned char *p, size_t n)
+static int run_step(const NormalStep *s, RegexScratch *rs, size_t most, Buffer *out, const unsigned char *p,
+                    size_t n)
 {
     switch (s->kind) {
     case NORMAL_NFC: return form_step(UTF8PROC_COMPOSE, out, p, n);
     case NORMAL_NFD: return form_step(UTF8PROC_DECOMPOSE, out, p, n);
     case NORMAL_NFKC: return form_step(UTF8PROC_COMPOSE | UTF8PROC_COMPAT, out, p, n);
     case NORMAL_NFKD: return form_step(UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT, out, p, n);
-    case NORMAL_REPLACE: return replace_step(s, rs, out, p, n);
+    case NORMAL_REPLACE: return replace_step(s, rs, most, out, p, n);
     case NORMAL_STRIP: return strip_step(s, out, p, n);
     case NORMAL_PREPEND:
         if (n > 0) TRY(buffer_add(out, s->content, s->content_len));
@@ -171,13 +179,14 @@ void normal_scratch_deinit(NormalScratch *s)
     buffer_deinit(&s->b);
 }
 
-int normal_run(const Normal *m, NormalScratch *s, const unsigned char **p, size_t *n)
+int normal_run(const Normal *m, NormalScratch *s, size_t most, const unsigned char **p, size_t *n)
 {
     for (int i = 0; i < m->n; i++) {
         Buffer *to = i % 2 == 0 ? &s->a : &s->b;
         to->len    = 0;
         TRY(buffer_reserve(to, *n + 16));
-        TRY(run_step(&m->step[i], s->regex, to, *p, *n));
+        TRY(run_step(&m->step[i], s->regex, most, to, *p, *n));
+        TRY(check_length(to, most));
         *p = to->data;
         *n = to->len;
     }

@@ -43,7 +43,8 @@ typedef struct {
 void normal_scratch_deinit(NormalScratch *s);
 
 /* Runs the steps on the n bytes at *p. Afterwards *p and *n are the result, which s holds until the next run
- * when there is a step. Negative after err_set(). */
-int normal_run(const Normal *m, NormalScratch *s, const unsigned char **p, size_t *n);
+ * when there is a step. Replacements of replacements can make any text too long: more than `most` bytes are
+ * refused. Negative after err_user() or err_set(). */
+int normal_run(const Normal *m, NormalScratch *s, size_t most, const unsigned char **p, size_t *n);
 
 #endif

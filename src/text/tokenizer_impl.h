@@ -19,7 +19,8 @@ enum {
     TOKENIZER_MAX_MERGES = 1 << 23,
     TOKENIZER_MAX_ADDED  = 1 << 16,
     TOKENIZER_MAX_FRAME  = 16,
-    TOKENIZER_MAX_BYTES  = 1 << 29, /* of one text */
+    TOKENIZER_MAX_BYTES  = 1 << 29, /* of one text, and of all tokens */
+    TOKENIZER_MAX_TOKEN  = 1 << 20, /* bytes of one token, however the file's parts change it */
 };
 #define TOKENIZER_MAX_FILE ((size_t)256 << 20)
 
