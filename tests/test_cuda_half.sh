@@ -88,7 +88,7 @@ int main(void)
 }
 END
 gcc -std=gnu11 -I"$here/src" -I"$cuda" -o engines engines.c "$here/src/dev/cuda/cuda_cudnn.c" \
-    "$here"/src/base/{err,log,clock,fault,file,arena,str}.c -ldl -lpthread -lm >seen 2>&1 &&
+    "$here"/src/base/{err,log,clock,fault,file,folder,mem,arena,str}.c -ldl -lpthread -lm >seen 2>&1 &&
     ./engines >seen 2>&1
 verdict "an engine that fails is passed over" $? "$(tail -n 1 seen)"
 exit $failed

@@ -91,7 +91,8 @@ refused "a mix of an odd step" 'step_samples: 33 is no multiple of data.mix_grou
     "$brim" train tiny.yaml data.augment=mixup step_samples=33
 refused "a key of another task" 'model.vocab: task image has no such key' \
     "$brim" train tiny.yaml model.vocab=9
-refused "data that are not there" 'data.train: no such file' "$brim" train tiny.yaml data.train=nothing
+refused "data that are not there" 'data.train: nothing: no such file' \
+    "$brim" train tiny.yaml data.train=nothing
 refused "fewer classes than the data have" 'has 10 classes, image.classes is 5' \
     "$brim" train tiny.yaml run=few image.classes=5
 refused "predictions of a file that is none" 'tiny.yaml: neither a folder' "$brim" predict plain tiny.yaml

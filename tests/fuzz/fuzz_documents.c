@@ -5,8 +5,7 @@
  * user's and name the file. Documents must lie inside their batch, and plain text must lose nothing but its
  * separators.
  *
- * sources: src/file/stream.c src/data/documents.c src/base/file.c src/base/arena.c src/base/err.c
- * src/base/mem.c src/base/fault.c src/base/log.c src/base/clock.c src/base/str.c */
+ * sources: src/file/stream.c src/data/documents.c src/base/[a-z]*.c */
 #define _GNU_SOURCE /* memfd_create, memmem */
 #include "base/err.h"
 #include "data/documents.h"

@@ -1,8 +1,7 @@
 /* Fuzz target: the description that a worker process sends. Whatever is accepted must be safe to size buffers
  * with, and must survive being written and read again.
  *
- * sources: src/env/spec.c src/base/arena.c src/base/err.c src/base/fault.c src/base/log.c src/base/clock.c
- * src/base/str.c src/base/file.c src/base/json.c */
+ * sources: src/env/spec.c src/base/[a-z]*.c */
 #include "base/err.h"
 #include "env/spec.h"
 

@@ -4,9 +4,7 @@
  * Whatever the bytes are, the decoder fills the output or says why not. Images above 256 Ki pixels are
  * refused, so that an input costs milliseconds.
  *
- * sources: src/file/image.c src/file/image_jpeg.c src/file/image_png.c src/file/resize.c src/base/err.c
- * src/base/mem.c src/base/fault.c src/base/log.c src/base/clock.c src/base/str.c src/base/file.c
- * src/base/arena.c */
+ * sources: src/file/image.c src/file/image_jpeg.c src/file/image_png.c src/file/resize.c src/base/[a-z]*.c */
 #include "base/err.h"
 #include "file/image.h"
 

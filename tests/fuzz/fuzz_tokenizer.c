@@ -3,9 +3,8 @@
  * What is accepted encodes and decodes any text without harm, and is the same after being written and read
  * again.
  *
- * sources: src/base/err.c src/base/arena.c src/base/mem.c src/base/fault.c src/base/log.c src/base/clock.c
- * src/base/file.c src/base/str.c src/text/[a-l]*.c src/text/n*.c src/text/p*.c src/text/r*.c src/text/s*.c
- * src/text/to*.c src/text/u*.c src/text/write.c */
+ * sources: src/text/[a-l]*.c src/text/n*.c src/text/p*.c src/text/r*.c src/text/s*.c src/text/to*.c
+ * src/text/u*.c src/text/write.c src/base/[a-z]*.c */
 #include "base/err.h"
 #include "text/tokenizer_impl.h"
 
