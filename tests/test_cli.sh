@@ -192,6 +192,20 @@ done
 rc=$?
 [ $rc -eq 2 ] && grep -q 'does not fit: .* fewer threads .*would help' err && grep -q '^  scratch ' out
 verdict "what threads need for themselves is planned, too" $? "exit code $rc: $(cat out err)"
+recipe=$here/recipes/llama-8b.yaml
+"$brim" plan "$recipe" --gpu h100 --json >out 2>err; rc=$?
+[ $rc -eq 2 ] && [ "$(wc -l <out)" -eq 1 ] && grep -q 'give_way: .moments, weights. fits in .*tokens/s' err &&
+    grep -qE '^\{.*"fits": false, "needed_bytes": 14[0-9]{10}, "budget_bytes": 8[0-9]{10}, ' out &&
+    grep -qE '"give_way": "moments, weights", "why": "this model does not fit: [^"]*"\}$' out
+verdict "plan --json of what does not fit is an object" $? "exit code $rc: $(cat out err)"
+"$brim" plan "$recipe" --gpu h200 >out 2>err && "$brim" plan "$recipe" --gpu h200 --json >json 2>>err; rc=$?
+[ $rc -eq 0 ] && grep -q '"fits": true' json && ! grep -q 'recompute  gives way' out &&
+    grep -qE '^would help  give_way: \[moments, weights\].* 12.7k tokens/s in 110 GiB, recompute none$' out
+verdict "a plan that recomputes says what would not" $? "exit code $rc: $(grep -A8 ^budget out) $(cat err)"
+"$brim" plan "$recipe" --gpu h200 give_way=moments,weights >out 2>err; rc=$?
+[ $rc -eq 0 ] && grep -qE '^ +1  none +- +4096 .* does not fit$' out && ! grep -q '^would help' out &&
+    grep -qE '^-> +2  none +moments, weights +8192 ' out
+verdict "each row of a plan says what gives way" $? "exit code $rc: $(grep -A20 ^budget out) $(cat err)"
 # name, the line, then arguments
 says() {
     local name=$1 line=$2

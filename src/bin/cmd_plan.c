@@ -35,10 +35,11 @@ typedef struct {
     int         list, json;
 } Flags;
 
-/* Why nothing fits; the line of the error comes behind it. */
-static int print_refusal(const Choice *c, const Flags *f)
+/* Why nothing fits; the line of the error comes behind it. A recipe that was refused before is no plan. */
+static int print_refusal(const Choice *c, const Recipe *r, const char *machine, const Flags *f)
 {
     if (!f->json) printf("%s", c->refusal);
+    if (f->json && c->refusal[0]) choose_print_json_refusal(c, r, machine, stdout);
     return -1;
 }
 
@@ -51,7 +52,7 @@ static int plan_for(const Recipe *r, const Flags *f)
     ChooseRoom  room = { machine_room(m), recipe_memory_limit(r, m->mem_bytes) };
     Choice      c;
     Job        *j;
-    if (choose_plan(&c, &what, m, room) < 0) return print_refusal(&c, f);
+    if (choose_plan(&c, &what, m, room) < 0) return print_refusal(&c, r, m->name, f);
     TRY(build_create(&j, task, r, &c.row[c.best].choice, JOB_TRAIN, what.vt));
     int rc = switches_check(j, what.vt, c.why);
     if (rc == 0 && f->json) {
@@ -74,7 +75,7 @@ static int plan_here(const Recipe *r, const Flags *f)
         setup_print_machine(&s, stdout);
         print_all(&s.choice, s.job, &s.machine, f->list);
     } else if (!s.job) {
-        print_refusal(&s.choice, f);
+        print_refusal(&s.choice, r, s.info.name, f);
     }
     setup_close(&s);
     return rc;
