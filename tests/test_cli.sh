@@ -86,6 +86,8 @@ name=$(sed -n 's/^tiny on \(.*\): micro-batch.*/\1/p' out)
 verdict "bench --json names device and precision that were used" $? "'$name' $(tail -n 1 out)"
 tail -n 1 out | grep -qE '"step_tokens": 512, "micro_batch": [0-9]+, "recompute": "none", '
 verdict "bench --json says how the step was cut" $? "$(tail -n 1 out)"
+grep -qE '^slabs [^,]*, as planned; the process [0-9.]+ MiB, with the program and its libraries$' out
+verdict "bench says what the process holds beside the slabs" $? "$(cat out)"
 [ $rc -eq 0 ] && ! grep -q 'MFU\|limit share' out && grep -q '"mfu": null, "limit_share": null' out
 verdict "bench leaves out what it does not know" $? "exit code $rc: $(cat out err)"
 
