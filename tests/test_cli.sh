@@ -225,6 +225,10 @@ says "a slip in the verb of trace" "command line: trace sumarize: no such thing 
 says "an unknown pattern of words" \
     "command line: --pattern: 'gpt3' is none of gpt2, cl100k, llama3, qwen2, o200k" \
     data tokenizer train tiny.yaml --vocab 300 --out tok --pattern gpt3
+for c in bench plan; do
+    says "$c of a run's name" \
+        "command line: tiny: a run, and $c takes a recipe (runs/tiny/recipe.yaml is that run's)" $c tiny
+done
 says "a run without episodes" "command line: tiny: a run of task lm has no episodes to play" play tiny
 for c in "report tiny --out" "compare tiny --picture" "doctor tiny --apply --out" "play tiny --out" \
     "env show cartpole --out" "predict tiny tiny.yaml --picture"; do

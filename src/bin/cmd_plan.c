@@ -1,7 +1,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/str.h"
-#include "bin/cmd.h"
+#include "bin/run_target.h"
 #include "bin/tasks.h"
 #include "run/setup.h"
 #include "run/switches.h"
@@ -195,6 +195,7 @@ int cmd_plan(const CmdArgs *a)
     CmdTarget t;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(cmd_need_recipe(&t));
+    TRY(run_target_refuse(t.target, "plan"));
     TRY(recipe_load_without_data(&r, t.target, t.n_override, t.override));
     TRY(task_complete(&r, 0));
     /* Planning needs none: the machine that will train may be another one. */
