@@ -198,7 +198,7 @@ recipe=$here/recipes/llama-8b.yaml
 "$brim" plan "$recipe" --gpu h100 --json >out 2>err; rc=$?
 [ $rc -eq 2 ] && [ "$(wc -l <out)" -eq 1 ] && grep -q 'give_way: .moments, weights. fits in .*tokens/s' err &&
     grep -qE '^\{.*"fits": false, "needed_bytes": 14[0-9]{10}, "budget_bytes": 8[0-9]{10}, ' out &&
-    grep -qE '"give_way": "moments, weights", "why": "this model does not fit: [^"]*"\}$' out
+    grep -qE '"fits_with_give_way": "moments, weights", "why": "this model does not fit: [^"]*"\}$' out
 verdict "plan --json of what does not fit is an object" $? "exit code $rc: $(cat out err)"
 "$brim" plan "$recipe" --gpu h200 >out 2>err && "$brim" plan "$recipe" --gpu h200 --json >json 2>>err; rc=$?
 [ $rc -eq 0 ] && grep -q '"fits": true' json && ! grep -q 'recompute  gives way' out &&

@@ -190,7 +190,8 @@ int cmd_plan(const CmdArgs *a)
     CmdFlag   flag[] = { { "--gpu", &f.gpu, NULL, "plan for a card that is not here" },
                          { "--grow", &f.grow, NULL, "pixels or frames: the largest that fits" },
                          { "--list", NULL, &f.list, "print every op and tensor" },
-                         { "--json", NULL, &f.json, "one JSON object instead, one for each stage" } };
+                         { "--json", NULL, &f.json,
+                           "one JSON object instead, one for each stage; fits says whether it does" } };
     Recipe    r;
     CmdTarget t;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));

@@ -158,7 +158,7 @@ void choose_print_json_refusal(const Choice *c, const Recipe *r, const char *mac
     json_out_bool(&o, "fits", 0);
     json_out_int(&o, "needed_bytes", (int64_t)c->least_bytes);
     json_out_int(&o, "budget_bytes", (int64_t)c->budget_bytes);
-    json_out_str(&o, "give_way", c->could.fits ? choose_gives(c->could.choice.gives) : NULL);
+    json_out_str(&o, "fits_with_give_way", c->could.fits ? choose_gives(c->could.choice.gives) : NULL);
     json_out_str(&o, "why", err_get());
     json_out_end(&o);
 }
