@@ -86,6 +86,8 @@ name=$(sed -n 's/^tiny on \(.*\): micro-batch.*/\1/p' out)
 verdict "bench --json names device and precision that were used" $? "'$name' $(tail -n 1 out)"
 tail -n 1 out | grep -qE '"step_tokens": 512, "micro_batch": [0-9]+, "recompute": "none", '
 verdict "bench --json says how the step was cut" $? "$(tail -n 1 out)"
+grep -qE '^slabs [^,]*, as planned; the process [0-9.]+ MiB, with the program and its libraries$' out
+verdict "bench says what the process holds beside the slabs" $? "$(cat out)"
 [ $rc -eq 0 ] && ! grep -q 'MFU\|limit share' out && grep -q '"mfu": null, "limit_share": null' out
 verdict "bench leaves out what it does not know" $? "exit code $rc: $(cat out err)"
 
@@ -192,6 +194,20 @@ done
 rc=$?
 [ $rc -eq 2 ] && grep -q 'does not fit: .* fewer threads .*would help' err && grep -q '^  scratch ' out
 verdict "what threads need for themselves is planned, too" $? "exit code $rc: $(cat out err)"
+recipe=$here/recipes/llama-8b.yaml
+"$brim" plan "$recipe" --gpu h100 --json >out 2>err; rc=$?
+[ $rc -eq 2 ] && [ "$(wc -l <out)" -eq 1 ] && grep -q 'give_way: .moments, weights. fits in .*tokens/s' err &&
+    grep -qE '^\{.*"fits": false, "needed_bytes": 14[0-9]{10}, "budget_bytes": 8[0-9]{10}, ' out &&
+    grep -qE '"fits_with_give_way": "moments, weights", "why": "this model does not fit: [^"]*"\}$' out
+verdict "plan --json of what does not fit is an object" $? "exit code $rc: $(cat out err)"
+"$brim" plan "$recipe" --gpu h200 >out 2>err && "$brim" plan "$recipe" --gpu h200 --json >json 2>>err; rc=$?
+[ $rc -eq 0 ] && grep -q '"fits": true' json && ! grep -q 'recompute  gives way' out &&
+    grep -qE '^would help  give_way: \[moments, weights\].* 12.7k tokens/s in 110 GiB, recompute none$' out
+verdict "a plan that recomputes says what would not" $? "exit code $rc: $(grep -A8 ^budget out) $(cat err)"
+"$brim" plan "$recipe" --gpu h200 give_way=moments,weights >out 2>err; rc=$?
+[ $rc -eq 0 ] && grep -qE '^ +1  none +- +4096 .* does not fit$' out && ! grep -q '^would help' out &&
+    grep -qE '^-> +2  none +moments, weights +8192 ' out
+verdict "each row of a plan says what gives way" $? "exit code $rc: $(grep -A20 ^budget out) $(cat err)"
 # name, the line, then arguments
 says() {
     local name=$1 line=$2
@@ -209,6 +225,10 @@ says "a slip in the verb of trace" "command line: trace sumarize: no such thing 
 says "an unknown pattern of words" \
     "command line: --pattern: 'gpt3' is none of gpt2, cl100k, llama3, qwen2, o200k" \
     data tokenizer train tiny.yaml --vocab 300 --out tok --pattern gpt3
+for c in bench plan; do
+    says "$c of a run's name" \
+        "command line: tiny: a run, and $c takes a recipe (runs/tiny/recipe.yaml is that run's)" $c tiny
+done
 says "a run without episodes" "command line: tiny: a run of task lm has no episodes to play" play tiny
 for c in "report tiny --out" "compare tiny --picture" "doctor tiny --apply --out" "play tiny --out" \
     "env show cartpole --out" "predict tiny tiny.yaml --picture"; do

@@ -121,6 +121,9 @@ verdict "a stop text ends a sample" $? "'$part' of '$text' at '$stop'"
 brim export tiny x-tiny --dtype bfloat16
 [ "$rc" -eq 0 ] && [ -s x-tiny/tokenizer.json ] && grep -q '"bfloat16"' x-tiny/config.json
 verdict "export with tokenizer, as bfloat16" $? "$(seen)"
+brim export tiny x-short --dtype bf16
+[ "$rc" -eq 0 ] && "$verify" same x-tiny x-short >cmp.txt && cmp -s x-tiny/config.json x-short/config.json
+verdict "export takes a type as precision spells it" $? "$(seen) $(cat cmp.txt)"
 brim export tiny x-wide
 sed -i 's/"float32"/"bfloat16"/' x-wide/config.json; echo '{{ x }}' >x-wide/chat_template.jinja
 brim import x-wide run=wide && brim export wide x-wide-again

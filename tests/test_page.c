@@ -1,4 +1,4 @@
-/* What brim top, compare, report and the page read and show, without a server or a terminal. */
+/* What compare, report and the page read and show, without a server. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,14 +10,13 @@
 #include "base/str.h"
 #include "conf/bind.h"
 #include "run/rundir.h"
+#include "runs_rig.h"
 #include "watch/api.h"
 #include "watch/assets.h"
 #include "watch/compare.h"
 #include "watch/gate.h"
 #include "watch/report.h"
-#include "watch/screen.h"
 #include "watch/series.h"
-#include "watch/top_draw.h"
 #include "watch/waterfall.h"
 
 #include <jansson.h>
@@ -28,39 +27,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <utime.h>
-
-typedef struct {
-    char dir[64], path[128];
-} Rig;
-
-static int setup(void **state)
-{
-    Rig *r = calloc(1, sizeof *r);
-    *state = r;
-    strcpy(r->dir, "/tmp/brim_page_XXXXXX");
-    if (!r || !mkdtemp(r->dir)) return -1;
-    snprintf(r->path, sizeof r->path, "%s/metrics.jsonl", r->dir);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    Rig *r = *state;
-    char cmd[128];
-    snprintf(cmd, sizeof cmd, "rm -rf %s", r->dir);
-    int rc = system(cmd) || err_kind() != ERR_NONE;
-    err_clear();
-    free(r);
-    return rc;
-}
-
-static void put(const char *path, const char *mode, const char *text)
-{
-    FILE *f = fopen(path, mode);
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
-}
 
 /* ---- series -------------------------------------------------------------------------------------------- */
 
@@ -297,30 +263,6 @@ static void test_gate(void **state)
 
 /* ---- runs ---------------------------------------------------------------------------------------------- */
 
-static void make_run(const Rig *r, const char *name, double lr, const char *more)
-{
-    char path[256], dir[200];
-    snprintf(dir, sizeof dir, "%s/runs/%s", r->dir, name);
-    assert_int_equal(file_make_folders(dir), 0);
-    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
-    FILE *f = fopen(path, "w");
-    for (int i = 1; i <= 30; i++) {
-        fprintf(f,
-                "{\"step\":%d,\"loss\":%g,\"lr\":%g,\"per_s\":1234,\"mfu\":null,\"time_s\":%d,\"data_wait_"
-                "s\":0%s}\n",
-                i, 5.0 / i, lr, i, more);
-        if (i % 10 == 0) fprintf(f, "{\"step\":%d,\"val_loss\":%g,\"time_s\":%d}\n", i, 6.0 / i, i);
-    }
-    fclose(f);
-    snprintf(path, sizeof path, "%s/recipe.yaml", dir);
-    f = fopen(path, "w");
-    fprintf(f, "run: \"%s\"\nsteps: 30\noptim:\n  lr: %g\n  warmup: 1\n", name, lr);
-    fclose(f);
-    snprintf(path, sizeof path, "%s/watch.json", dir);
-    put(path, "w",
-        "{\"unit\":\"image\",\"steps\":30,\"device\":\"a <b>device</b> \\\"x\\\"\",\"activity\":\"gpm\"}");
-}
-
 static char *captured(int (*call)(const Rig *r, FILE *f), const Rig *r)
 {
     char  *text;
@@ -330,13 +272,6 @@ static char *captured(int (*call)(const Rig *r, FILE *f), const Rig *r)
     fclose(f);
     assert_int_equal(rc, 0);
     return text;
-}
-
-static char        base_path[128];
-static const char *base_of(const Rig *r)
-{
-    snprintf(base_path, sizeof base_path, "%s/runs", r->dir);
-    return base_path;
 }
 
 static int call_compare(const Rig *r, FILE *f)
@@ -457,6 +392,35 @@ static void test_compare_picture(void **state)
     }
 }
 
+/* Report and compare have one rate, that of the last 100 steps, however many rows a long run's series keeps;
+ * and one loss, that of the last 20. */
+static void test_one_rate(void **state)
+{
+    enum { STEPS = 20000 };
+    Rig   *r = *state;
+    char   path[256], *text;
+    size_t n;
+    make_run(r, "one", 0.001, "");
+    snprintf(path, sizeof path, "%s/runs/one/metrics.jsonl", r->dir);
+    FILE *f = fopen(path, "a");
+    for (int i = 31; i <= STEPS; i++)
+        fprintf(f, "{\"step\":%d,\"loss\":%d,\"per_s\":%d,\"mfu\":0.5,\"time_s\":%d}\n", i, i,
+                i > STEPS - 100 ? 5000 : 1000, i);
+    fclose(f);
+    text = captured(call_compare_one, r);
+    assert_non_null(strstr(text, "\nrate                       5.00k images/s\n"));
+    assert_non_null(strstr(text, "\nrate and MFU of steps      19901 to 20000\n"));
+    assert_non_null(strstr(text, "\nloss (last 20)             19990.5000\n"));
+    free(text);
+    assert_int_equal(report_write_run(base_of(r), "one", NULL, NULL), 0);
+    snprintf(path, sizeof path, "%s/runs/one/report.html", r->dir);
+    assert_int_equal(file_read_all(path, 4 << 20, &text, &n), 0);
+    assert_non_null(strstr(text, "<b>5.00k</b>images/s, steps 19901 to 20000<"));
+    assert_non_null(strstr(text, "<b>50.0 %</b>MFU, steps 19901 to 20000<"));
+    assert_non_null(strstr(text, " to 19990.5000 (mean of the last 20 steps)"));
+    free(text);
+}
+
 static void test_report(void **state)
 {
     Rig   *r = *state;
@@ -501,47 +465,6 @@ static void test_report_of_nothing(void **state)
         assert_non_null(strstr(text, "0 / 30"));
         free(text);
     }
-}
-
-/* A machine with eight GPUs, each with a program, on a terminal of 24 rows: all of them are there. */
-static void test_eight_gpus(void **state)
-{
-    Rig     *r = *state;
-    Runs     runs;
-    Gpus    *g = calloc(1, sizeof *g);
-    TopState t = { 0 };
-    assert_non_null(g);
-    make_run(r, "one", 1, "");
-    assert_int_equal(runs_init(&runs, base_of(r)), 0);
-    runs_refresh(&runs);
-    g->n_gpu = 8;
-    for (int i = 0; i < g->n_gpu; i++) {
-        g->gpu[i].n_process      = 1;
-        g->gpu[i].process[0].pid = 4000 + i;
-        strcpy(g->gpu[i].process[0].name, "python");
-    }
-    for (int view = TOP_OVERVIEW; view <= TOP_GPUS; view += TOP_GPUS) {
-        Screen s;
-        char  *text, pid[16];
-        size_t n;
-        t.view = (TopView)view;
-        assert_int_equal(screen_init(&s, 80, 24, 1), 0);
-        top_draw(&s, &runs, g, &t, NULL);
-        FILE *f = open_memstream(&text, &n);
-        screen_write(&s, f);
-        fclose(f);
-        for (int i = 0; i < g->n_gpu; i++) {
-            snprintf(pid, sizeof pid, "\ngpu%d ", i);
-            if (!strstr(text, pid)) fail_msg("GPU %d is not in:\n%s", i, text);
-            snprintf(pid, sizeof pid, "pid %d", 4000 + i);
-            if (view == TOP_GPUS && !strstr(text, pid)) fail_msg("%s is not in:\n%s", pid, text);
-        }
-        assert_non_null(strstr(text, view == TOP_GPUS ? " CPUs\n" : "30/30"));
-        free(text);
-        screen_deinit(&s);
-    }
-    runs_deinit(&runs);
-    free(g);
 }
 
 /* One run more than are shown: it takes the place of the oldest one, and the others stay open. */
@@ -734,121 +657,6 @@ static void test_assets(void **state)
     assert_true(asset_find("/uplot.js", &a)); /* empty where npm was missing */
 }
 
-/* ---- screen -------------------------------------------------------------------------------------------- */
-
-static void test_screen(void **state)
-{
-    Screen s;
-    char  *text;
-    size_t n;
-    for (int ascii = 0; ascii < 2; ascii++) {
-        double v[100];
-        for (int i = 0; i < 100; i++) v[i] = i;
-        assert_int_equal(screen_init(&s, 10, 3, ascii), 0);
-        screen_put(&s, 0, 8, 0, STYLE_PLAIN, "abcdef"); /* cut off */
-        screen_put(&s, 9, 0, 0, STYLE_PLAIN, "nowhere");
-        screen_put(&s, 1, 0, 0, STYLE_PLAIN, "a\x01\xff\xc3\xa9");
-        screen_spark(&s, 2, 0, 8, STYLE_PLAIN, v, 100);
-        FILE *f = open_memstream(&text, &n);
-        screen_write(&s, f);
-        fclose(f);
-        assert_string_equal(
-            text, ascii ? "        ab\na???\n_.-~=+*#\n"
-                        : "        ab\na??\xc3\xa9\n\xe2\x96\x81\xe2\x96\x82\xe2\x96\x83\xe2\x96\x84\xe2\x96"
-                          "\x85\xe2\x96\x86\xe2\x96\x87\xe2\x96\x88\n");
-        free(text);
-        screen_deinit(&s);
-    }
-}
-
-/* Every view at every size: nothing is written outside (the sanitizers look), and what must be seen is. */
-static void test_views(void **state)
-{
-    Rig *r = *state;
-    Runs runs;
-    Gpus gpus;
-    for (int i = 0; i < 12; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "run-%02d", i);
-        make_run(r, name, 0.001, ",\"own_cpu\":2,\"rss_bytes\":1e9");
-    }
-    assert_int_equal(runs_init(&runs, base_of(r)), 0);
-    runs_refresh(&runs);
-    gpus_init(&gpus, "/nowhere.so");
-    gpus_refresh(&gpus);
-    static const int size[][2] = { { 20, 5 }, { 40, 10 }, { 80, 24 }, { 200, 50 }, { 1000, 7 } };
-    for (int k = 0; k < ARRAY_LEN(size); k++) {
-        for (int view = 0; view < TOP_VIEWS; view++) {
-            Screen   s;
-            TopState t = { .view = (TopView)view };
-            assert_int_equal(screen_init(&s, size[k][0], size[k][1], k % 2), 0);
-            for (int i = 0; i < 20; i++) {
-                top_draw(&s, &runs, &gpus, &t, NULL);
-                top_move(&runs, &t, i < 15 ? 1 : -7);
-            }
-            screen_deinit(&s);
-        }
-    }
-    Screen   s;
-    TopState t = { 0 };
-    char    *text;
-    size_t   n;
-    assert_int_equal(screen_init(&s, 80, 24, 0), 0);
-    top_move(&runs, &t, 11);
-    top_draw(&s, &runs, &gpus, &t, NULL);
-    FILE *f = open_memstream(&text, &n);
-    screen_write(&s, f);
-    fclose(f);
-    assert_non_null(strstr(text, "no GPU: "));
-    assert_non_null(strstr(text, runs.run[11]->name)); /* scrolled to it */
-    assert_non_null(strstr(text, "30/30"));
-    assert_non_null(strstr(text, "host memory"));
-    free(text);
-    screen_deinit(&s);
-    gpus_deinit(&gpus);
-    runs_deinit(&runs);
-}
-
-/* Loss and measure stand apart in 80 columns, however long they are. */
-static void test_long_figures(void **state)
-{
-    static const struct {
-        double      loss, val;
-        const char *want;
-    } row[] = { { -0.017, -723.929, " -0.017  -723.9 " },   { 2.3456, 99.9999, "   2.346 100.000 " },
-                { -99.9996, 9999.96, " -100.00 10000.0 " }, { -12345.6, -9999.96, "  -12346  -10000 " },
-                { -1234567.8, 1e300, "  -1e+06  1e+300 " }, { 0.5, 1234567, "   0.500 1234567 " },
-                { 100, 10000, "   100.0   10000 " } };
-    Rig *r  = *state;
-    Runs runs;
-    Gpus gpus;
-    char path[256], more[128];
-    make_run(r, "one", 1, "");
-    snprintf(path, sizeof path, "%s/runs/one/metrics.jsonl", r->dir);
-    assert_int_equal(runs_init(&runs, base_of(r)), 0);
-    gpus_init(&gpus, "/nowhere.so");
-    for (int i = 0; i < ARRAY_LEN(row); i++) {
-        Screen   s;
-        TopState t = { 0 };
-        char    *text;
-        size_t   n;
-        snprintf(more, sizeof more, "{\"step\":%d,\"loss\":%.9g,\"val_loss\":%.9g,\"per_s\":1e6}\n", 31 + i,
-                 row[i].loss, row[i].val);
-        put(path, "a", more);
-        runs_refresh(&runs);
-        assert_int_equal(screen_init(&s, 80, 24, 1), 0);
-        top_draw(&s, &runs, &gpus, &t, NULL);
-        FILE *f = open_memstream(&text, &n);
-        screen_write(&s, f);
-        fclose(f);
-        if (!strstr(text, row[i].want)) fail_msg("\"%s\" is not in:\n%s", row[i].want, text);
-        free(text);
-        screen_deinit(&s);
-    }
-    gpus_deinit(&gpus);
-    runs_deinit(&runs);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -862,19 +670,16 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_compare, setup, teardown),
         cmocka_unit_test_setup_teardown(test_compare_targets, setup, teardown),
         cmocka_unit_test_setup_teardown(test_compare_picture, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_one_rate, setup, teardown),
         cmocka_unit_test_setup_teardown(test_report, setup, teardown),
         cmocka_unit_test_setup_teardown(test_report_of_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_many_runs, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_eight_gpus, setup, teardown),
         cmocka_unit_test_setup_teardown(test_states, setup, teardown),
         cmocka_unit_test_setup_teardown(test_new_facts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
         cmocka_unit_test(test_blot),
         cmocka_unit_test_setup_teardown(test_api, setup, teardown),
         cmocka_unit_test(test_assets),
-        cmocka_unit_test(test_screen),
-        cmocka_unit_test_setup_teardown(test_views, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_long_figures, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,7 +131,9 @@ verdict "and that recipe gains what was said" $? "exit code $rc: $before -> $wan
 [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ]
 verdict "a run that is none" $? "exit code $rc: $(cat err)"
 # The report says what the doctor says, and nothing of what was not divided.
-brim doctor seen; first=$(sed -n 's/^1\. \([^:]*\): .*/\1/p' said | head -n 1)
+brim doctor seen; grep -qE '^seen on .* ms a step, .*/s \(the [0-9]+ steps looked at\)$' said
+verdict "the doctor says whose rate it is" $? "$(seen)"
+first=$(sed -n 's/^1\. \([^:]*\): .*/\1/p' said | head -n 1)
 brim report seen
 [ $rc -eq 0 ] && { [ -z "$first" ] || grep -q "<h3>$first: " runs/seen/report.html; } &&
     ! grep -q 'most is: <b>\(busy\|the rest\)' runs/{seen,plain}/report.html &&
@@ -254,7 +256,7 @@ verdict "a report has the task's own measures" $? "exit code $rc: $(tail -n 2 ou
 verdict "TensorBoard gets the episodes as pictures" $? "$(ls runs/pole runs/pole/samples)"
 brim train cartpole run=pole steps=24 threads=1 eval.every=4 eval.samples=4 watch.report=false
 brim doctor pole
-[ $rc -eq 0 ] && says ' \(8 steps\)$' && says '^  evaluation '
+[ $rc -eq 0 ] && says ' \(the 8 steps looked at\)$' && says '^  evaluation '
 verdict "after a resume the doctor looks at the newest start alone" $? "$(head -n 4 said)"
 brim train latent-tiny run=asked steps=2 step_samples=8 micro_batch=4 eval.samples=8 checkpoint.every=0 \
     watch.samples=1 watch.report=false

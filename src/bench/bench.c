@@ -321,10 +321,15 @@ static void print_setup(const BenchResult *out, const Setup *s, const Recipe *r,
     char a[32], b[32], c[32];
     fprintf(report, "%s on %s: micro-batch %lld, recompute %s, %s\n", r->run, s->info.name,
             (long long)out->micro_batch, out->recompute, s->choice.why);
-    fprintf(
-        report, "slabs %s; %s %s planned, %s at the end\n", str_bytes(a, sizeof a, (double)out->slab_bytes),
-        out->hints->is_late ? "in use on the device, by others too," : "the process:",
-        str_bytes(b, sizeof b, (double)out->planned_bytes), str_bytes(c, sizeof c, (double)out->peak_bytes));
+    str_bytes(a, sizeof a, (double)out->slab_bytes);
+    str_bytes(b, sizeof b, (double)out->planned_bytes);
+    str_bytes(c, sizeof c, (double)out->peak_bytes);
+    if (out->hints->is_late) {
+        fprintf(report, "slabs %s; in use on the device, by others too, %s planned, %s at the end\n", a, b,
+                c);
+    } else {
+        fprintf(report, "slabs %s, as planned; the process %s, with the program and its libraries\n", a, c);
+    }
 }
 
 /* Silence would look like a program that hangs. */

@@ -3,7 +3,7 @@
 #include "base/str.h"
 #include "bench/bench.h"
 #include "bench/ladder.h"
-#include "bin/cmd.h"
+#include "bin/run_target.h"
 #include "bin/tasks.h"
 #include "comm/place.h"
 #include "run/rundir.h"
@@ -212,6 +212,7 @@ int cmd_bench(const CmdArgs *a)
     int64_t     seconds = 0;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(refuse_ranks());
+    TRY(run_target_refuse(t.target, "bench"));
     TRY(cmd_load_target(&t, &r));
     TRY(task_complete(&r, 1));
     TRY(check_flags(&f));

@@ -10,11 +10,13 @@ int cmd_export(const CmdArgs *a)
     const char *which = NULL, *dtype = NULL, *part = NULL;
     size_t      part_bytes = 0;
     int64_t     step;
-    CmdFlag   flag[] = { { "--step", &which, NULL, "best, last or the step of a checkpoint (default last)" },
-                         { "--dtype", &dtype, NULL,
-                           "float32, bfloat16 or float16 (default: as imported, else float32)" },
-                         { "--shard", &part, NULL, "most bytes of weights in one file (default 5GB)" } };
-    CmdTarget t      = { 0 };
+    CmdFlag     flag[] = {
+            { "--step", &which, NULL, "best, last or the step of a checkpoint (default last)" },
+            { "--dtype", &dtype, NULL,
+              "float32, bfloat16 or float16, or fp32, bf16, fp16 (default: as imported, else float32)" },
+            { "--shard", &part, NULL, "most bytes of weights in one file (default 5GB)" }
+    };
+    CmdTarget t = { 0 };
     Recipe    r;
     char      run[RUNDIR_PATH], checkpoint[RUN_CHECKPOINT_PATH];
     int       n = cmd_parse_words(a, flag, ARRAY_LEN(flag));

@@ -1,7 +1,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/str.h"
-#include "bin/cmd.h"
+#include "bin/run_target.h"
 #include "bin/tasks.h"
 #include "run/setup.h"
 #include "run/switches.h"
@@ -35,10 +35,11 @@ typedef struct {
     int         list, json;
 } Flags;
 
-/* Why nothing fits; the line of the error comes behind it. */
-static int print_refusal(const Choice *c, const Flags *f)
+/* Why nothing fits; the line of the error comes behind it. A recipe that was refused before is no plan. */
+static int print_refusal(const Choice *c, const Recipe *r, const char *machine, const Flags *f)
 {
     if (!f->json) printf("%s", c->refusal);
+    if (f->json && c->refusal[0]) choose_print_json_refusal(c, r, machine, stdout);
     return -1;
 }
 
@@ -51,7 +52,7 @@ static int plan_for(const Recipe *r, const Flags *f)
     ChooseRoom  room = { machine_room(m), recipe_memory_limit(r, m->mem_bytes) };
     Choice      c;
     Job        *j;
-    if (choose_plan(&c, &what, m, room) < 0) return print_refusal(&c, f);
+    if (choose_plan(&c, &what, m, room) < 0) return print_refusal(&c, r, m->name, f);
     TRY(build_create(&j, task, r, &c.row[c.best].choice, JOB_TRAIN, what.vt));
     int rc = switches_check(j, what.vt, c.why);
     if (rc == 0 && f->json) {
@@ -74,7 +75,7 @@ static int plan_here(const Recipe *r, const Flags *f)
         setup_print_machine(&s, stdout);
         print_all(&s.choice, s.job, &s.machine, f->list);
     } else if (!s.job) {
-        print_refusal(&s.choice, f);
+        print_refusal(&s.choice, r, s.info.name, f);
     }
     setup_close(&s);
     return rc;
@@ -189,11 +190,13 @@ int cmd_plan(const CmdArgs *a)
     CmdFlag   flag[] = { { "--gpu", &f.gpu, NULL, "plan for a card that is not here" },
                          { "--grow", &f.grow, NULL, "pixels or frames: the largest that fits" },
                          { "--list", NULL, &f.list, "print every op and tensor" },
-                         { "--json", NULL, &f.json, "one JSON object instead, one for each stage" } };
+                         { "--json", NULL, &f.json,
+                           "one JSON object instead, one for each stage; fits says whether it does" } };
     Recipe    r;
     CmdTarget t;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(cmd_need_recipe(&t));
+    TRY(run_target_refuse(t.target, "plan"));
     TRY(recipe_load_without_data(&r, t.target, t.n_override, t.override));
     TRY(task_complete(&r, 0));
     /* Planning needs none: the machine that will train may be another one. */

@@ -88,6 +88,14 @@ int run_target_or_recipe(const char *target)
     return err_user("command line: %s: neither a run (in %s) nor a recipe", target, rundir_base());
 }
 
+int run_target_refuse(const char *target, const char *command)
+{
+    char path[RUNDIR_PATH];
+    if (!target || recipe_exists(target) || !has_run(target, path, sizeof path)) return 0;
+    return err_user("command line: %s: a run, and %s takes a recipe (%s/recipe.yaml is that run's)", target,
+                    command, path);
+}
+
 int run_target_split(const char *target, char *base, char *name)
 {
     char path[RUNDIR_PATH], *whole = NULL;

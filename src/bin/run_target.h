@@ -36,5 +36,7 @@ int run_target_exists(const char *target);
 /* For commands that take either. Negative after err_user() if the target is neither; the message names what
  * is called most alike. A name in .yaml can only be a recipe: loading that recipe says what is wrong. */
 int run_target_or_recipe(const char *target);
+/* For a command that takes recipes alone. Negative after err_user() if the target is a run's name. */
+int run_target_refuse(const char *target, const char *command);
 
 #endif

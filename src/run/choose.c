@@ -131,6 +131,13 @@ static unsigned may_give(const Recipe *r, DType compute)
     return compute == DT_BF16 ? gives : gives & ~(unsigned)GIVE_WEIGHTS;
 }
 
+/* The same of a recipe that allows all. */
+static unsigned could_give(const ChooseFor *w, DType compute)
+{
+    if (!(w->parts & JOB_TRAIN) || w->recipe->optim.kind == OPTIM_MUON) return 0;
+    return compute == DT_BF16 ? GIVE_MOMENTS | GIVE_WEIGHTS : GIVE_MOMENTS;
+}
+
 const char *choose_gives(unsigned gives)
 {
     return gives == GIVE_MOMENTS ? "moments" : gives == GIVE_WEIGHTS ? "weights" : "moments, weights";
@@ -166,6 +173,25 @@ static int try_candidates(Choice *c, const ChooseFor *what, const Machine *m, un
     return 0;
 }
 
+/* 1: nothing fits, or only because activations are computed again. */
+static int is_short(const Choice *c, const Recipe *r)
+{
+    return c->best < 0 || c->row[c->best].choice.level > least_level(r);
+}
+
+/* What other concessions would bring, for advice alone: nothing is taken that the recipe does not allow. */
+static int try_not_allowed(Choice *c, const ChooseFor *what, const Machine *m, unsigned gives)
+{
+    Choice other = *c;
+    other.n      = 0;
+    TRY(try_candidates(&other, what, m, gives));
+    other.best = pick(&other);
+    if (other.best < 0) return 0;
+    const Candidate *k = &other.row[other.best];
+    if (c->best < 0 || CHOOSE_TIE * k->step_s < c->row[c->best].step_s) c->could = *k;
+    return 0;
+}
+
 int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom room)
 {
     const Recipe *r = what->recipe;
@@ -174,13 +200,13 @@ int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom r
     c->best         = -1;
     TRY(check_available(what));
     TRY(choose_precision(c, what));
-    unsigned gives = may_give(r, c->compute);
+    unsigned gives = may_give(r, c->compute), could = could_give(what, c->compute);
     TRY(try_candidates(c, what, m, 0));
     c->best = pick(c);
-    /* Nothing fits, or only because activations are computed again: now all that may give way does. */
-    if (gives && (c->best < 0 || c->row[c->best].choice.level > least_level(r))) {
+    if (gives && is_short(c, r)) { /* now all that may give way does */
         TRY(try_candidates(c, what, m, gives));
         c->best = pick(c);
     }
+    if ((could & ~gives) && is_short(c, r)) TRY(try_not_allowed(c, what, m, could));
     return c->best >= 0 ? try_larger_chunks(c, what, m) : choose_refuse(c, what, room);
 }

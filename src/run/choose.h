@@ -41,7 +41,8 @@ enum { CHOOSE_MAX = 64 };
 typedef struct {
     Candidate row[CHOOSE_MAX];
     int       n, best; /* best -1: none fits */
-    size_t    budget_bytes;
+    Candidate could; /* the best of concessions that the recipe does not allow, where they help; else !fits */
+    size_t    budget_bytes, least_bytes; /* least: what the smallest needs where none fits */
     DType     compute;
     int       fp8;           /* 1: products in fp8 */
     char      why[160];      /* precision and its reason */
@@ -68,6 +69,8 @@ const char *choose_gives(unsigned gives);
 StepCost choose_step_cost(const Job *j, const Machine *m);
 
 void choose_print(const Choice *c, const Job *j, FILE *out);
+/* Why none fits, as one JSON object. */
+void choose_print_json_refusal(const Choice *c, const Recipe *r, const char *machine, FILE *out);
 /* What choose_step_cost() says, for people. */
 void choose_print_cost(const Job *j, const Machine *m, FILE *out);
 /* The choice and what it costs as one JSON object; machine: its name. */

@@ -66,23 +66,38 @@ double choose_step_flops(const Job *j)
 
 /* ---- for people, and for programs --------------------------------------------------------------------- */
 
+static void print_row(const Choice *c, int i, int has_gives, double units, FILE *out)
+{
+    char             bytes[32], rate[32];
+    const Candidate *k = &c->row[i];
+    fprintf(out, "%s %11lld  %-9s ", i == c->best ? "->" : "  ", (long long)k->choice.micro_batch,
+            recompute_level_name(k->choice.level));
+    if (has_gives) fprintf(out, " %-16s ", k->choice.gives ? choose_gives(k->choice.gives) : "-");
+    fprintf(out, "%10lld %11s  %7s/s%s\n", (long long)k->choice.head_rows,
+            str_bytes(bytes, sizeof bytes, (double)k->total_bytes),
+            str_count(rate, sizeof rate, units / k->step_s), k->fits ? "" : "  does not fit");
+}
+
 void choose_print(const Choice *c, const Job *j, FILE *out)
 {
-    char   bytes[32], rate[32];
-    double units = (double)job_units_per_step(j) / MAX(j->choice.world, 1);
+    char             bytes[32], rate[32];
+    double           units     = (double)job_units_per_step(j) / MAX(j->choice.world, 1);
+    const Candidate *could     = &c->could;
+    int              has_gives = 0;
+    for (int i = 0; i < c->n; i++) has_gives |= c->row[i].choice.gives != 0;
     fprintf(out, "precision   %s\n", c->why);
     if (j->choice.gives)
         fprintf(out, "gives way   %s: kept in bf16 alone, rounded at random\n",
                 choose_gives(j->choice.gives));
     fprintf(out, "budget      %s\n", str_bytes(bytes, sizeof bytes, (double)c->budget_bytes));
-    fprintf(out, "\n  micro-batch  recompute  head rows       bytes    predicted\n");
-    for (int i = 0; i < c->n; i++) {
-        const Candidate *k = &c->row[i];
-        fprintf(out, "%s %11lld  %-9s %10lld %11s  %7s/s%s\n", i == c->best ? "->" : "  ",
-                (long long)k->choice.micro_batch, recompute_level_name(k->choice.level),
-                (long long)k->choice.head_rows, str_bytes(bytes, sizeof bytes, (double)k->total_bytes),
-                str_count(rate, sizeof rate, units / k->step_s), k->fits ? "" : "  does not fit");
-    }
+    fprintf(out, "\n  micro-batch  recompute %shead rows       bytes    predicted\n",
+            has_gives ? " gives way         " : " ");
+    for (int i = 0; i < c->n; i++) print_row(c, i, has_gives, units, out);
+    if (could->fits)
+        fprintf(out, "\nwould help  give_way: [%s] (in bf16): %s %s/s in %s, recompute %s\n",
+                choose_gives(could->choice.gives), str_count(rate, sizeof rate, units / could->step_s),
+                j->task->unit, str_bytes(bytes, sizeof bytes, (double)could->total_bytes),
+                recompute_level_name(could->choice.level));
 }
 
 void choose_print_cost(const Job *j, const Machine *m, FILE *out)
@@ -114,6 +129,7 @@ void choose_print_json(const Choice *c, const Job *j, const Machine *m, const ch
     json_out_object(&o, NULL);
     json_out_str(&o, "recipe", j->recipe.run);
     json_out_str(&o, "device", machine);
+    json_out_bool(&o, "fits", 1);
     json_out_int(&o, "parameters", job_param_count(j));
     json_out_str(&o, "unit", j->task->unit);
     json_out_int(&o, "step_units", job_units_per_step(j));
@@ -129,5 +145,20 @@ void choose_print_json(const Choice *c, const Job *j, const Machine *m, const ch
     json_out_num(&o, "mfu", m->peak_flops > 0 ? choose_step_flops(j) / n / cost.step_s / m->peak_flops : NAN);
     json_out_int(&o, "steps", j->recipe.steps);
     json_out_num(&o, "run_s", (double)j->recipe.steps * cost.step_s);
+    json_out_end(&o);
+}
+
+void choose_print_json_refusal(const Choice *c, const Recipe *r, const char *machine, FILE *out)
+{
+    JsonOut o;
+    json_out_init_file(&o, out);
+    json_out_object(&o, NULL);
+    json_out_str(&o, "recipe", r->run);
+    json_out_str(&o, "device", machine);
+    json_out_bool(&o, "fits", 0);
+    json_out_int(&o, "needed_bytes", (int64_t)c->least_bytes);
+    json_out_int(&o, "budget_bytes", (int64_t)c->budget_bytes);
+    json_out_str(&o, "fits_with_give_way", c->could.fits ? choose_gives(c->could.choice.gives) : NULL);
+    json_out_str(&o, "why", err_get());
     json_out_end(&o);
 }

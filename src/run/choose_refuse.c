@@ -8,7 +8,8 @@
 typedef struct {
     Slab        slab; /* the largest */
     size_t      slab_bytes;
-    const char *half; /* the first key of the task's whose half is enough, or NULL */
+    const char *half;     /* the first key of the task's whose half is enough, or NULL */
+    int         by_limit; /* 1: memory_limit is less than what there is */
 } Lack;
 
 /* The slabs of one candidate, one line each. */
@@ -64,35 +65,61 @@ static const char *list_halves(const ChooseFor *w, const Candidate *k, const Cho
     return enough;
 }
 
-/* What would really help, in keys of the recipe. limited: there is room enough, but for memory_limit. */
-static void advise(const ChooseFor *w, const Candidate *k, const Choice *c, int limited, const char *half,
+/* What concessions that the recipe does not allow would bring; the line of the error has no room for the rate
+ * beside memory_limit. */
+static void describe_could(const ChooseFor *w, const Candidate *could, int has_rate, char *buf, size_t n)
+{
+    char   bytes[32], rate[32];
+    double units = (double)(w->recipe->step_samples * w->task->units(w->recipe));
+    snprintf(buf, n, "give_way: [%s] fits in %s", choose_gives(could->choice.gives),
+             str_bytes(bytes, sizeof bytes, (double)could->total_bytes));
+    if (has_rate)
+        str_append(buf, n, ", %s %s/s", str_count(rate, sizeof rate, units / could->step_s), w->task->unit);
+}
+
+/* What would really help, in keys of the recipe: first what leaves the mathematics alone, last a smaller
+ * model. limited: there is room enough, but for memory_limit. */
+static void advise(const ChooseFor *w, const Candidate *k, const Choice *c, int limited, const Lack *lack,
                    char *buf, size_t n)
 {
-    const Recipe *r    = w->recipe;
-    const char   *what = r->micro_batch > 1 ? "a smaller micro_batch" : w->task->lighter_sample;
-    if (r->recompute != RECOMPUTE_AUTO && r->recompute != RECOMPUTE_BLOCK) what = "recompute: auto";
-    if (k->total_bytes - k->act_bytes > c->budget_bytes) what = w->task->lighter_net;
-    if (limited) what = "a larger memory_limit";
+    const Recipe *r        = w->recipe;
+    const char   *half     = lack->half;
+    int           is_state = k->total_bytes - k->act_bytes > c->budget_bytes; /* whatever a micro-batch has */
+    const char   *free     = !is_state && r->micro_batch > 1 ? "a smaller micro_batch" : NULL;
+    if (!is_state && r->recompute != RECOMPUTE_AUTO && r->recompute != RECOMPUTE_BLOCK)
+        free = "recompute: auto";
     if (k->total_bytes - k->scratch_bytes <= c->budget_bytes) { /* each thread has scratch of its own */
-        str_copy(buf, n, limited ? "fewer threads or a larger memory_limit" : "fewer threads");
+        snprintf(buf, n, "fewer threads%s would help", limited ? " or a larger memory_limit" : "");
+    } else if (limited) {
+        snprintf(buf, n, "a larger memory_limit%s%s would help", half ? " or half of " : "",
+                 half ? half : "");
+    } else if (free && !half) {
+        snprintf(buf, n, "%s would help", free);
+    } else if (c->could.fits) {
+        describe_could(w, &c->could, !lack->by_limit, buf, n);
     } else if (half) {
-        snprintf(buf, n, "%s%shalf of %s", limited ? what : "", limited ? " or " : "", half);
+        snprintf(buf, n, "half of %s would help", half);
     } else {
-        str_copy(buf, n, what);
+        snprintf(buf, n, "%s would help", is_state ? w->task->lighter_net : w->task->lighter_sample);
     }
 }
 
 /* The rest of what is known when nothing fits, for `brim plan`. */
-static int explain(Choice *c, const ChooseFor *w, const Candidate *k, int by_limit, Lack *out)
+static int explain(Choice *c, const ChooseFor *w, const Candidate *k, Lack *out)
 {
-    char *text = c->refusal, have[32], need[32], cards[64];
+    char *text = c->refusal, have[32], need[32], cards[64], could[128];
     snprintf(text, sizeof c->refusal, "smallest    micro-batch %lld, recompute %s: %s of %s%s\n",
              (long long)k->choice.micro_batch, recompute_level_name(k->choice.level),
              str_bytes(need, sizeof need, (double)k->total_bytes),
-             str_bytes(have, sizeof have, (double)c->budget_bytes), by_limit ? " (memory_limit)" : "");
+             str_bytes(have, sizeof have, (double)c->budget_bytes), out->by_limit ? " (memory_limit)" : "");
     TRY(list_slabs(w, k, text, sizeof c->refusal, out));
     out->half = list_halves(w, k, c, text, sizeof c->refusal);
-    if (w->vt->hints->is_late && !by_limit && machine_list_fitting(cards, sizeof cards, k->total_bytes) > 0)
+    if (c->could.fits) {
+        describe_could(w, &c->could, 1, could, sizeof could);
+        str_append(text, sizeof c->refusal, "%s (kept in bf16 alone, rounded at random)\n", could);
+    }
+    if (w->vt->hints->is_late && !out->by_limit &&
+        machine_list_fitting(cards, sizeof cards, k->total_bytes) > 0)
         str_append(text, sizeof c->refusal, "cards on which it fits: %s\n", cards);
     return 0;
 }
@@ -100,19 +127,19 @@ static int explain(Choice *c, const ChooseFor *w, const Candidate *k, int by_lim
 /* One line: the largest part, and the one change that would help. */
 int choose_refuse(Choice *c, const ChooseFor *w, ChooseRoom room)
 {
-    const Candidate *k        = &c->row[0];
-    int              by_limit = room.limit_bytes < room.room_bytes;
-    Lack             lack     = { 0 };
+    const Candidate *k    = &c->row[0];
+    Lack             lack = { .by_limit = room.limit_bytes < room.room_bytes };
     char             have[32], need[32], most[32], help[160];
     for (int i = 1; i < c->n; i++) {
         if (c->row[i].total_bytes < k->total_bytes) k = &c->row[i];
     }
-    TRY(explain(c, w, k, by_limit, &lack));
-    advise(w, k, c, k->total_bytes <= room.room_bytes, lack.half, help, sizeof help);
-    return err_user("this model does not fit: it needs %s (%s %s) and %s are available%s; %s would help "
+    c->least_bytes = k->total_bytes;
+    TRY(explain(c, w, k, &lack));
+    advise(w, k, c, k->total_bytes <= room.room_bytes, &lack, help, sizeof help);
+    return err_user("this model does not fit: it needs %s (%s %s) and %s are available%s; %s "
                     "(brim plan shows all)",
                     str_bytes(need, sizeof need, (double)k->total_bytes), slab_name(lack.slab),
                     str_bytes(most, sizeof most, (double)lack.slab_bytes),
-                    str_bytes(have, sizeof have, (double)c->budget_bytes), by_limit ? " (memory_limit)" : "",
-                    help);
+                    str_bytes(have, sizeof have, (double)c->budget_bytes),
+                    lack.by_limit ? " (memory_limit)" : "", help);
 }

@@ -55,14 +55,18 @@ static const char *const dtype_text[DT_COUNT] = {
     [DT_F32] = "float32", [DT_BF16] = "bfloat16", [DT_F16] = "float16"
 };
 
+/* As `precision` spells them. */
+static const char *const dtype_short[DT_COUNT] = { [DT_F32] = "fp32", [DT_BF16] = "bf16", [DT_F16] = "fp16" };
+
 /* The type named on the command line; -1: none. Negative below that after err_user(). */
 static int dtype_asked(const char *text)
 {
     if (!text) return -1;
     for (int i = 0; i < DT_COUNT; i++) {
-        if (dtype_text[i] && strcmp(text, dtype_text[i]) == 0) return i;
+        if (dtype_text[i] && (strcmp(text, dtype_text[i]) == 0 || strcmp(text, dtype_short[i]) == 0))
+            return i;
     }
-    err_user("command line: --dtype: '%s' is not float32, bfloat16 or float16", text);
+    err_user("command line: --dtype: '%s' is not float32, bfloat16 or float16 (fp32, bf16, fp16)", text);
     return -2;
 }
 

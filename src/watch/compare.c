@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CELL = 48, VALUE = 1024, LABEL = 26, KEYS = 512, LAST = 20 };
+enum { CELL = 48, VALUE = 1024, LABEL = 26, KEYS = 512 };
 
 typedef struct {
     Runs    *runs; /* this one alone */
@@ -45,10 +45,7 @@ static void number(char *buf, const char *format, double x)
     }
 }
 
-static void cell_loss(const Compared *c, char *buf)
-{
-    number(buf, "%.4f", series_mean(&c->view->tail, "loss", LAST));
-}
+static void cell_loss(const Compared *c, char *buf) { number(buf, "%.4f", runs_recent(c->view, "loss")); }
 static void cell_val(const Compared *c, char *buf)
 {
     number(buf, "%.4f", series_last(c->series, facts_best(&c->view->facts)));
@@ -69,19 +66,24 @@ static void cell_best(const Compared *c, char *buf)
     number(buf, "%.4f", best);
     if (!isnan(best)) str_append(buf, CELL, " at %.0f", at);
 }
+static void cell_recent(const Compared *c, char *buf)
+{
+    runs_recent_steps(c->view, buf, CELL);
+    if (!buf[0]) str_copy(buf, CELL, "n/a");
+}
 static void cell_rate(const Compared *c, char *buf)
 {
     char   t[32];
-    double x = series_mean(&c->view->tail, "per_s", LAST);
+    double x = runs_recent(c->view, "per_s");
     snprintf(buf, CELL, "%s %s/s", isnan(x) ? "n/a" : str_count(t, sizeof t, x), c->view->units);
 }
 static void cell_mfu(const Compared *c, char *buf)
 {
-    number(buf, "%.1f %%", 100 * series_mean(&c->view->tail, "mfu", LAST));
+    number(buf, "%.1f %%", 100 * runs_recent(c->view, "mfu"));
 }
 static void cell_tensor(const Compared *c, char *buf)
 {
-    number(buf, "%.1f %%", 100 * series_mean(&c->view->tail, "tensor_active", LAST));
+    number(buf, "%.1f %%", 100 * runs_recent(c->view, "tensor_active"));
 }
 static void cell_time(const Compared *c, char *buf)
 {
@@ -89,11 +91,11 @@ static void cell_time(const Compared *c, char *buf)
 }
 static void cell_power(const Compared *c, char *buf)
 {
-    number(buf, "%.0f W", series_mean(&c->view->tail, "power_w", LAST));
+    number(buf, "%.0f W", runs_recent(c->view, "power_w"));
 }
 static void cell_joules(const Compared *c, char *buf)
 {
-    double x = series_mean(&c->view->tail, "j_per_unit", LAST);
+    double x = runs_recent(c->view, "j_per_unit");
     number(buf, "%.3g J", x);
     if (!isnan(x)) str_append(buf, CELL, "/%s", c->view->unit);
 }
@@ -112,6 +114,7 @@ static const struct {
     { "best validation", cell_best },
     { "rate", cell_rate },
     { "MFU", cell_mfu },
+    { "rate and MFU of steps", cell_recent },
     { "tensor active", cell_tensor },
     { "training time", cell_time },
     { "power", cell_power },
@@ -344,6 +347,7 @@ static int put_json(FILE *out, const Compared *c, int n)
     for (int i = 0; i < n; i++) {
         JsonOut o;
         double  at = NAN;
+        char    steps[CELL];
         json_out_init_file(&o, out);
         json_out_object(&o, NULL);
         json_out_str(&o, "run", c[i].view->name);
@@ -352,8 +356,8 @@ static int put_json(FILE *out, const Compared *c, int n)
         json_out_str(&o, "unit", c[i].view->unit);
         json_out_int(&o, "steps", c[i].view->steps);
         for (int k = 0; k < ARRAY_LEN(key); k++) json_out_num(&o, key[k], series_last(c[i].series, key[k]));
-        for (int k = 0; k < ARRAY_LEN(mean); k++)
-            json_out_num(&o, mean[k], series_mean(&c[i].view->tail, mean[k], LAST));
+        json_out_str(&o, "rate_steps", runs_recent_steps(c[i].view, steps, sizeof steps));
+        for (int k = 0; k < ARRAY_LEN(mean); k++) json_out_num(&o, mean[k], runs_recent(c[i].view, mean[k]));
         for (int k = 0; k < c[i].series->n_key; k++) {
             const char *name = c[i].series->key[k];
             if (str_starts_with(name, "val_")) json_out_num(&o, name, series_last(c[i].series, name));

@@ -157,7 +157,8 @@ void doctor_print(const Doctor *d, FILE *out)
     fprintf(out, "%s on %s: %.4g ms a step, %s %s/s", d->name, d->facts.device, 1e3 * w->step_s,
             str_count(rate, sizeof rate, d->facts.units_per_step / w->step_s), d->facts.units);
     if (!isnan(w->mfu)) fprintf(out, ", MFU %.1f %%", 100 * w->mfu);
-    fprintf(out, " (%d steps)\n\nwhere the time goes, by %s\n", w->n_step, waterfall_source(w, &d->facts));
+    fprintf(out, " (the %d steps looked at)\n\nwhere the time goes, by %s\n", w->n_step,
+            waterfall_source(w, &d->facts));
     for (int i = 0; i < d->n_part; i++) {
         fprintf(out, "  %-26s %5.1f %%   %s\n", d->part[i].name, 100 * d->part[i].share, d->part[i].note);
         sum += d->part[i].share;

@@ -31,7 +31,7 @@ static void put_tile(FILE *f, const char *name, const char *value)
 /* A run that ended in its first step has no loss, and no rate. */
 static void put_tiles(FILE *f, const RunView *v, const Series *s)
 {
-    char   text[64], a[64];
+    char   text[64], a[64], steps[48];
     double at   = NAN, x;
     double best = series_extreme(s, facts_best(&v->facts), facts_best_larger(&v->facts), &at);
     fputs("<div class='tiles'>", f);
@@ -48,20 +48,22 @@ static void put_tiles(FILE *f, const RunView *v, const Series *s)
         snprintf(title, sizeof title, "best validation %s", a);
         put_tile(f, title, text);
     }
-    if (!isnan(x = series_mean(s, "per_s", 100))) {
-        snprintf(a, sizeof a, "%.40s/s", v->units);
+    runs_recent_steps(v, steps, sizeof steps);
+    if (!isnan(x = runs_recent(v, "per_s"))) {
+        snprintf(a, sizeof a, "%.32s/s, steps %.20s", v->units, steps);
         put_tile(f, a, str_count(text, sizeof text, x));
     }
     put_tile(f, "training time", str_duration(text, sizeof text, series_last(s, "time_s")));
-    if (!isnan(x = series_mean(s, "mfu", 100))) {
+    if (!isnan(x = runs_recent(v, "mfu"))) {
         snprintf(text, sizeof text, "%.1f %%", 100 * x);
-        put_tile(f, "MFU", text);
+        snprintf(a, sizeof a, "MFU, steps %.40s", steps);
+        put_tile(f, a, text);
     }
     if (!isnan(x = series_last(s, "kwh"))) {
         snprintf(text, sizeof text, "%.4g kWh", x);
         put_tile(f, "energy", text);
     }
-    if (!isnan(x = series_mean(s, "j_per_unit", 100))) {
+    if (!isnan(x = runs_recent(v, "j_per_unit"))) {
         snprintf(text, sizeof text, "%.3g J", x);
         snprintf(a, sizeof a, "per %s", v->unit);
         put_tile(f, a, text);
@@ -178,13 +180,13 @@ static void say_loss(FILE *f, const RunView *v, const Series *s)
     const char *key    = facts_best(&v->facts);
     int         larger = facts_best_larger(&v->facts);
     double      at = NAN, best = series_extreme(s, key, larger, &at), now = series_last(s, key);
-    double first = series_first(s, "loss"), last = series_mean(s, "loss", 20), begin = series_first(s, key);
-    int    better = larger ? best > begin : best < begin;
-    char   name[64];
+    double      first = series_first(s, "loss"), last = runs_recent(v, "loss"), begin = series_first(s, key);
+    int         better = larger ? best > begin : best < begin;
+    char        name[64];
     /* A loss need not fall where the measure that counts gets better: a policy's does not. */
     if (!isnan(first) && !isnan(last)) {
-        fprintf(f, "<p>The training loss went from %.4f to %.4f (mean of the last steps)%s.</p>", first, last,
-                last < first || better ? "" : ": it did not fall");
+        fprintf(f, "<p>The training loss went from %.4f to %.4f (mean of the last %d steps)%s.</p>", first,
+                last, RUNS_LOSS_STEPS, last < first || better ? "" : ": it did not fall");
     }
     if (isnan(best)) return;
     facts_measure_name(key, name, sizeof name);

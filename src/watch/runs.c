@@ -156,6 +156,21 @@ static int has_its_steps(const RunView *v)
     return v->steps > 0 && series_last(&v->tail, "step") >= (double)v->steps;
 }
 
+double runs_recent(const RunView *v, const char *key)
+{
+    return series_mean(&v->tail, key, strcmp(key, "loss") == 0 ? RUNS_LOSS_STEPS : RUNS_RATE_STEPS);
+}
+
+const char *runs_recent_steps(const RunView *v, char *buf, size_t n)
+{
+    const Series *s = &v->tail;
+    double        first, last;
+    buf[0] = '\0';
+    if (series_span(s, "per_s", RUNS_RATE_STEPS, &first, &last))
+        snprintf(buf, n, "%.0f to %.0f", first, last);
+    return buf;
+}
+
 int runs_has_target(const RunView *v)
 {
     const RunFacts *f   = &v->facts;

@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 enum { RUNS_MOST = 256, RUNS_OPEN = 8, RUNS_NAME = 256, RUNS_TAIL_ROWS = 240, RUNS_TAIL_BYTES = 1 << 17 };
+enum { RUNS_LOSS_STEPS = 20, RUNS_RATE_STEPS = 100 };
 
 typedef enum { RUN_TRAINING, RUN_DONE, RUN_STOPPED } RunState;
 
@@ -53,6 +54,11 @@ RunView    *runs_find(Runs *r, const char *name); /* NULL: there is none */
 RunView    *runs_need(Runs *r, const char *name); /* the same; NULL after err_user() */
 Series     *runs_series(Runs *r, RunView *v);     /* all of it, up to date; NULL after err_set() */
 const char *runs_state_name(RunState s);          /* "training", "done", "stopped" */
+/* The mean of a run's last steps: RUNS_LOSS_STEPS of the loss, which falls, RUNS_RATE_STEPS of what is to be
+ * steady; or NAN. Report and compare say this one. */
+double runs_recent(const RunView *v, const char *key);
+/* The steps that runs_recent() of a rate is of, "51 to 150"; "" when there are none. */
+const char *runs_recent_steps(const RunView *v, char *buf, size_t n);
 int         runs_has_target(const RunView *v); /* 1: the newest evaluation is at the target, or beyond it */
 /* The path of a file of the run into buf; negative when it does not fit. */
 int runs_path(const Runs *r, const RunView *v, const char *file, char *buf, size_t n);

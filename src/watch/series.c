@@ -341,3 +341,14 @@ double series_mean(const Series *s, const char *key, int n_last)
     }
     return n > 0 ? sum / n : NAN;
 }
+
+int series_span(const Series *s, const char *key, int n_last, double *first, double *last)
+{
+    int c = series_find(s, key), n = 0;
+    for (int r = s->n_row - 1; c >= 0 && r >= 0 && n < n_last; r--) {
+        if (isnan(s->column[c][r])) continue;
+        *first = s->column[COLUMN_STEP][r];
+        if (n++ == 0) *last = *first;
+    }
+    return n > 0;
+}

@@ -63,6 +63,8 @@ double      series_at(const Series *s, int column, int row); /* NAN for column -
 /* The same, larger: the highest. */
 double series_extreme(const Series *s, const char *key, int larger, double *at_step);
 double series_mean(const Series *s, const char *key, int n_last); /* of the last n values, or NAN */
+/* The steps of the first and the last of these; 0: there is none. */
+int series_span(const Series *s, const char *key, int n_last, double *first, double *last);
 /* The last n values of a key, oldest first; returns how many there are. */
 int series_tail(const Series *s, const char *key, double *out, int n);
 

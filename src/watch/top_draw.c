@@ -126,8 +126,10 @@ static void draw_gpus(Screen *s, const Gpus *g, int row)
 
 /* ---- Runs ---------------------------------------------------------------------------------------------- */
 
+/* What the column val has of each run stands at the right of a screen that has room. */
+static int measure_width(const Screen *s) { return s->columns >= 100 ? (int)sizeof "bits per byte" + 1 : 0; }
 /* Of the column of names. */
-static int name_width(const Screen *s) { return MIN(40, MAX(14, s->columns - 66)); }
+static int name_width(const Screen *s) { return MIN(40, MAX(14, s->columns - 66 - measure_width(s))); }
 
 enum { FIGURE = 7 /* columns */ };
 
@@ -162,17 +164,24 @@ static void draw_run(Screen *s, const RunView *v, int row, int selected)
                   percent(mfu, sizeof mfu, series_last(&v->tail, "mfu")));
     screen_printf(s, row, 57 + name, style, "%8s",
                   str_duration(t, sizeof t, series_last(&v->tail, "time_s")));
+    if (measure_width(s) > 0)
+        screen_printf(s, row, 65 + name, style, "  %.*s", measure_width(s) - 2,
+                      facts_measure_name(facts_best(&v->facts), t, sizeof t));
     if (selected) screen_style(s, row, style);
 }
 
 static int draw_runs(Screen *s, const Runs *r, const TopState *t, int row, int room)
 {
-    int at = top_selected(r, t), name = name_width(s), first = MAX(0, at - (room - 2));
-    screen_printf(s, row, 2, STYLE_BOLD, "%-*.*s %-9s%14s %8s%8s%8s%6s%8s", name, name, "run", "state",
-                  "step", "loss", "val", "units/s", "MFU", "time");
+    int at = top_selected(r, t), name = name_width(s), most = room - 1;
+    int shown = r->n_run <= most ? r->n_run : most - 1, first = MAX(0, at - (shown - 1));
+    screen_printf(s, row, 2, STYLE_BOLD, "%-*.*s %-9s%14s %8s%8s%8s%6s%8s%s", name, name, "run", "state",
+                  "step", "loss", "val", "units/s", "MFU", "time", measure_width(s) > 0 ? "  measure" : "");
     row++;
     if (r->n_run == 0) screen_printf(s, row++, 2, STYLE_DIM, "no runs in %s", r->base);
-    for (int i = first; i < r->n_run && i - first < room - 1; i++) draw_run(s, r->run[i], row++, i == at);
+    for (int i = first; i < first + shown; i++) draw_run(s, r->run[i], row++, i == at);
+    if (shown < r->n_run)
+        screen_printf(s, row++, 2, STYLE_DIM, "%d more run%s: arrows scroll to them", r->n_run - shown,
+                      str_plural(r->n_run - shown));
     return row;
 }
 
