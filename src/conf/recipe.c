@@ -124,11 +124,21 @@ int recipe_blame_pending(const Recipe *r, const char *key)
 
 /* ---- The file ------------------------------------------------------------------------------------------ */
 
+/* "image.smooth" of another task than r's. */
+static int refuse_foreign(const Recipe *r, const char *where, const char *shown, const SchemaRow *row)
+{
+    if (row->tasks[0] == '!')
+        return err_user("%s: %s: unknown key (%s is no key of task %s)", where, shown, row->name, r->task);
+    return err_user("%s: %s: unknown key (%s is a key of task%s %s)", where, shown, row->name,
+                    strchr(row->tasks, ',') ? "s" : "", row->tasks);
+}
+
 /* "FILE:LINE" or "command line", for keys that have no row. */
 static int refuse_key(const Recipe *r, const char *where, const char *key, int is_map)
 {
-    char        shown[80], buf[32], parent[WALK_KEY_MAX];
-    const char *near = schema_nearest(r, key, is_map, buf, sizeof buf);
+    char        shown[80], buf[200], parent[WALK_KEY_MAX];
+    const char *near = is_map ? NULL : schema_translate(r, key, buf, sizeof buf);
+    const char *why  = near ? NULL : needless_why(key);
     str_quote(shown, sizeof shown, key, strlen(key));
     str_copy(parent, sizeof parent, key);
     /* "steps.a": steps has a value, not keys. */
@@ -137,8 +147,11 @@ static int refuse_key(const Recipe *r, const char *where, const char *key, int i
         int row = schema_find(r, parent);
         if (row >= 0) return err_user("%s: %s: has a value, not keys of its own (%s)", where, parent, shown);
     }
-    const char *why = needless_why(key);
     if (why) return err_user("%s: %s: there is no such key: %s", where, shown, why);
+    if (!near) near = schema_nearest(r, key, is_map, buf, sizeof buf);
+    int row = near ? schema_find(r, near) : -1;
+    if (row >= 0 && !schema_applies(r, schema_row(r, row)))
+        return refuse_foreign(r, where, shown, schema_row(r, row));
     if (near) return err_user("%s: %s: unknown key (did you mean %s?)", where, shown, near);
     return err_user("%s: %s: unknown key", where, shown);
 }
