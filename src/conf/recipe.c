@@ -176,6 +176,17 @@ static int enter_section(Reader *d, const WalkItem *item, const char *where)
     return 0;
 }
 
+/* A section's keys are not below it. */
+static int refuse_section(const WalkItem *item, const char *where)
+{
+    char shown[64];
+    if (item->kind == WALK_NONE)
+        return err_user("%s: %s: is a section without keys: indent them below it", where, item->key);
+    str_quote(shown, sizeof shown, item->text, strlen(item->text));
+    return err_user("%s: %s: is a section: expected \"key: value\" below it, got '%s'", where, item->key,
+                    shown);
+}
+
 static int read_item(void *ctx, const WalkItem *item)
 {
     Reader *d = (Reader *)ctx;
@@ -184,10 +195,9 @@ static int read_item(void *ctx, const WalkItem *item)
     d->n_key++;
     if (item->kind == WALK_MAP) return enter_section(d, item, where);
     int row = schema_find(d->r, item->key);
-    if (row < 0 && schema_is_section(d->r, item->key)) {
-        return err_user("%s: %s: is a section: expected keys below it, got a value", where, item->key);
-    }
-    if (row < 0) return refuse_key(d->r, where, item->key, 0);
+    if (row < 0 && schema_is_section(d->r, item->key)) return refuse_section(item, where);
+    if (row < 0) return refuse_key(d->r, where, item->key, item->kind == WALK_NONE);
+    if (item->kind == WALK_NONE) return err_user("%s: %s: has no value", where, item->key);
     int first = d->r->origin[row];
     if (first > 0) return err_user("%s: %s: given twice, first on line %d", where, item->key, first);
     if (item->kind == WALK_LIST && schema_row(d->r, row)->type != KEY_LIST) {
