@@ -624,7 +624,8 @@ const SchemaRow schema_table[] = {
       .aka = "data_type,dataset_type",
       .tasks = "lm", .fixed = FIXED_DATA,
       .help = "text: the bytes of a file, or with data.tokenizer the tokens of any text; tokens: shards of "
-              "token numbers; uint16: 2-byte token numbers without a header; random: noise, for speed only" },
+              "token numbers; uint16: 2-byte token numbers without a header; random: noise, for speed only, "
+              "until the command line names data.train" },
     { ROW("data.train", KEY_TEXT, data.train, ""), .path = PATH_WHOLE,
       .aka = "train_file,train_data,input_bin,dataset_path,train_path,dataset,dataset_name,data_path,"
              "data_dir,train_dir",
