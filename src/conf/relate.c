@@ -342,7 +342,8 @@ static int resolve_data(Recipe *r, const char *folder, int need_data)
     RELATE(d->train[0] || (d->val[0] && !need_data), "data.train", "data.kind",
            "is missing: name the file to train on, or set data.kind: random");
     RELATE(d->kind != DATA_TEXT || d->tokenizer[0] || r->model.vocab >= 256, "model.vocab", "data.kind",
-           "text needs 256 tokens, one a byte, and model.vocab is %lld", LL(r->model.vocab));
+           "text without data.tokenizer needs 256 tokens, one a byte, and model.vocab is %lld",
+           LL(r->model.vocab));
     TRY(find_files(r, folder));
     if (d->kind == DATA_TEXT) TRY(check_text(r));
     if (!need_data) return 0;
