@@ -588,6 +588,8 @@ static void bad_overrides(void **state)
 {
     static const Bad bad[] = {
         { RANDOM, "model.width", "command line: model.width: expected key=value" },
+        { "task: latent\nlatent: {pairs: random}\n", "data.train=x",
+          "command line: data.train: has no effect while latent.pairs is random*" },
         { RANDOM, "", "command line: '': expected key=value" },
         { RANDOM, "=5", "command line: '': expected key=value" },
         { RANDOM, "--steps=5", "command line: --steps: unknown key (did you mean steps?)" },
