@@ -547,6 +547,7 @@ static void bad_yaml(void **state)
         { "- steps\n", NULL, "t.yaml:1: yaml: a recipe is a mapping of keys to values, not a list" },
         { "model:\n\twidth: 5\n", NULL, "t.yaml:2: yaml: tab in the indentation; use spaces" },
         { "steps: 5\n  seed: 1\n", NULL, "t.yaml:2: yaml: wrong indentation: the line above*" },
+        { "require:\n  - bf16\n    seed: 1\n", NULL, "t.yaml:3: yaml: wrong indentation: the line above*" },
         { "steps 5\nseed: 1\n", NULL, "t.yaml:1: yaml: this line has no \": \" between key and value" },
         { "model:\n  layers 2\n\n  width: 8\n", NULL,
           "t.yaml:2: yaml: this line has no \": \" between key and value" },

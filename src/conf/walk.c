@@ -197,13 +197,14 @@ static int line_above(const char *text, size_t n, int line)
     return 0;
 }
 
-/* 1: a line has a colon with a space or its end behind it, as a key has. */
+/* 1: a line has a colon with a space or its end behind it, as a key has; or it is of a list or a text. */
 static int has_colon(const char *text, size_t n, int line)
 {
     size_t      len;
     const char *at = find_line(text, n, line, &len);
     for (size_t i = 0; i < len; i++) {
         if (at[i] == ':' && (i + 1 == len || at[i + 1] == ' ' || at[i + 1] == '\r')) return 1;
+        if (strchr("[]{},\"'", at[i]) || (at[i] == '-' && i + 1 < len && at[i + 1] == ' ')) return 1;
     }
     return 0;
 }
