@@ -49,11 +49,12 @@ static void table_is_sound(void **state)
         if (row->type == KEY_ENUM) assert_non_null(row->names);
         for (int j = i + 1; j < schema_count; j++) {
             assert_int_not_equal(row->offset, schema_table[j].offset);
-            /* What other programs call it leads to one key only. */
+            /* What other programs call it leads to one key only, but a batch is a step or a part of one. */
             const char *aka = row->aka ? row->aka : "";
             char        word[64];
             while (str_list_next(&aka, word, sizeof word) > 0) {
-                assert_false(schema_table[j].aka && str_list_has(schema_table[j].aka, word));
+                int is_batch = strstr(word, "batch_size") && str_starts_with(row->name, "step_");
+                assert_false(!is_batch && schema_table[j].aka && str_list_has(schema_table[j].aka, word));
             }
         }
     }
@@ -425,7 +426,25 @@ static void bad_keys(void **state)
         { "width: 5\n", NULL, "t.yaml:1: width: unknown key (did you mean model.width?)" },
         { "learning_rate: 5\n", NULL, "t.yaml:1: learning_rate: unknown key (did you mean optim.lr?)" },
         { "model: {n_embd: 5}\n", NULL, "t.yaml:1: model.n_embd: unknown key (did you mean model.width?)" },
-        { "batch_size: 5\n", NULL, "t.yaml:1: batch_size: unknown key (did you mean micro_batch?)" },
+        { "batch_size: 5\n", NULL,
+          "t.yaml:1: batch_size: unknown key (did you mean step_tokens or micro_batch?)" },
+        { "task: ppo\nbatch_size: 5\n", NULL,
+          "t.yaml:2: batch_size: unknown key (did you mean micro_batch?)" },
+        { "n_epochs: 5\n", NULL,
+          "t.yaml:1: n_epochs: there is no such key: a run is as long as steps says*" },
+        { "task: ppo\nepochs: 5\n", NULL, "t.yaml:2: epochs: unknown key (did you mean ppo.epochs?)" },
+        { "label_smoothing: 0\n", NULL,
+          "t.yaml:1: label_smoothing: unknown key (image.smooth is a key of task image)" },
+        { "hflip: 1\n", NULL, "t.yaml:1: hflip: unknown key (data.augment is a key of tasks image,mae)" },
+        { "step_sample: 1\n", NULL,
+          "t.yaml:1: step_sample: unknown key (step_samples is no key of task lm)" },
+        { "half: true\n", NULL, "t.yaml:1: half: unknown key (did you mean precision?)" },
+        { "qkv: true\n", NULL, "t.yaml:1: qkv: unknown key" },
+        { "model: {name: a}\n", NULL, "t.yaml:1: model.name: unknown key (did you mean init?)" },
+        { "name: a\n", NULL, "t.yaml:1: name: unknown key (did you mean run?)" },
+        { "fsdp: true\n", NULL,
+          "t.yaml:1: fsdp: there is no such key: each GPU holds the whole model: Brim*" },
+        { "fsdp:\n  a: 1\n", NULL, "t.yaml:1: fsdp: there is no such key: each GPU holds the whole model*" },
         { "data: {pin_memory: true}\n", NULL,
           "t.yaml:1: data.pin_memory: there is no such key: batches are always pinned, and copied beside the "
           "step" },
@@ -444,8 +463,9 @@ static void bad_keys(void **state)
         { "model.width: 8\nmodel: {width: 8}\n", NULL,
           "t.yaml:2: model.width: given twice, first on line 1" },
         { "model: {width: 8}\nmodel: {heads: 8}\n", NULL, "t.yaml:2: model: given twice, first on line 1" },
-        { "model: 5\n", NULL, "t.yaml:1: model: is a section: expected keys below it, got a value" },
-        { "model:\nsteps: 5\n", NULL, "t.yaml:1: model: has no value" },
+        { "model: 5\n", NULL, "t.yaml:1: model: is a section: expected \"key: value\" below it, got '5'" },
+        { "model:\nsteps: 5\n", NULL, "t.yaml:1: model: is a section without keys: indent them below it" },
+        { "modle:\nsteps: 5\n", NULL, "t.yaml:1: modle: unknown key (did you mean model?)" },
         { "steps: {a: 5}\n", NULL,
           "t.yaml:1: steps: expected a value (integer, 1 .. 1000000000), got a mapping" },
         { "steps.a: 5\n", NULL, "t.yaml:1: steps: has a value, not keys of its own (steps.a)" },
@@ -482,6 +502,13 @@ static void bad_values(void **state)
         { "model: {dropout: 1}\n", NULL, "t.yaml:1: model.dropout: 1 is out of bounds (0 .. 0.99)" },
         { "model: {bias: maybe}\n", NULL, "t.yaml:1: model.bias: expected true or false, got 'maybe'" },
         { "model: {bias: 1}\n", NULL, "t.yaml:1: model.bias: expected true or false, got '1'" },
+        { "precision: bf16-mixed\n", NULL,
+          "t.yaml:1: precision: 'bf16-mixed' is none of auto, fp32, tf32, bf16, fp16, fp8 (did you mean "
+          "bf16?)" },
+        { "precision: 32\n", NULL,
+          "t.yaml:1: precision: '32' is none of auto, fp32, tf32, bf16, fp16, fp8 (did you mean fp32?)" },
+        { "model: {act: silu}\n", NULL,
+          "t.yaml:1: model.act: 'silu' is none of gelu, swiglu, relu2, gelu_erf (did you mean swiglu?)" },
         { "model: {norm: rmsnrm}\n", NULL,
           "t.yaml:1: model.norm: 'rmsnrm' is none of layernorm, rmsnorm (did you mean rmsnorm?)" },
         { "precision: int4\n", NULL,
@@ -589,7 +616,8 @@ static void bad_relations(void **state)
         { "data: {train: /dev/null}\n", NULL,
           "t.yaml:1: data.train: /dev/null is neither a file nor a folder" },
         { "data: {train: LICENSE}\nmodel: {vocab: 255}\n", NULL,
-          "t.yaml:2: model.vocab: text needs 256 tokens, one a byte, and model.vocab is 255" },
+          "t.yaml:2: model.vocab: text without data.tokenizer needs 256 tokens, one a byte, and "
+          "model.vocab*" },
     };
     ASSERT_ALL_BAD(bad);
 }
@@ -605,6 +633,17 @@ static void bad_yaml(void **state)
         { "- steps\n", NULL, "t.yaml:1: yaml: a recipe is a mapping of keys to values, not a list" },
         { "model:\n\twidth: 5\n", NULL, "t.yaml:2: yaml: tab in the indentation; use spaces" },
         { "steps: 5\n  seed: 1\n", NULL, "t.yaml:2: yaml: wrong indentation: the line above*" },
+        { "require:\n  - bf16\n    seed: 1\n", NULL, "t.yaml:3: yaml: wrong indentation: the line above*" },
+        { "steps 5\nseed: 1\n", NULL, "t.yaml:1: yaml: this line has no \": \" between key and value" },
+        { "model:\n  layers 2\n\n  width: 8\n", NULL,
+          "t.yaml:2: yaml: this line has no \": \" between key and value" },
+        { "model:\n  layers:2\n  width: 8\n", NULL,
+          "t.yaml:2: yaml: this line has no \": \" between key and value" },
+        { "model:\n  layers 2\n", NULL,
+          "t.yaml:1: model: is a section: expected \"key: value\" below it, got 'layers 2'" },
+        { "steps: 5\n  seed 1\n", NULL,
+          "t.yaml:1: steps: expected an integer, got '5 seed 1' (the line below line 1 has no \": \", so "
+          "it*" },
         { "model: {width: 8}\n  seed: 1\n", NULL, "t.yaml:2: yaml: *" },
         { "steps: [1, 2\n", NULL, "t.yaml:2: *" },
         { "steps: 'open\n", NULL, "t.yaml:*" },
@@ -636,6 +675,8 @@ static void bad_overrides(void **state)
 {
     static const Bad bad[] = {
         { RANDOM, "model.width", "command line: model.width: expected key=value" },
+        { "task: latent\nlatent: {pairs: random}\n", "data.train=x",
+          "command line: data.train: has no effect while latent.pairs is random*" },
         { RANDOM, "", "command line: '': expected key=value" },
         { RANDOM, "=5", "command line: '': expected key=value" },
         { RANDOM, "--steps=5", "command line: --steps: unknown key (did you mean steps?)" },

@@ -70,6 +70,51 @@ if command -v script >/dev/null; then
     verdict "on a terminal a wait for memory is said, and gone afterwards" $? "$(head -n 3 said | cat -v)"
 fi
 
+# ---- noise -------------------------------------------------------------------------------------------------
+
+sed 's/train: text.txt/kind: random/; s/kind: text, //' tiny.yaml >noise.yaml
+brim train noise.yaml run=noise
+[ $rc -eq 0 ] && says 'data.kind random: noise'
+verdict "a recipe of noise measures" $? "$(seen)"
+brim train noise.yaml run=heard data.train=text.txt
+[ $rc -eq 0 ] && says 'data.kind: text, not random: it follows' && ! says 'noise' &&
+    grep -q 'kind: text' runs/heard/recipe.yaml
+verdict "one that is given data learns from them" $? "$(seen)"
+brim train noise.yaml run=heard steps=6
+[ $rc -eq 0 ] && says 'data.train=.*text.txt, as in the run so far' && ! says 'noise'
+verdict "and goes on with them" $? "$(seen)"
+brim eval noise data.train=text.txt; [ $rc -eq 0 ] && says 'validation loss'
+verdict "a run of noise is evaluated on data" $? "$(seen)"
+has_none='command line: data.train: has no effect while data.kind is random \(data.kind=text or '
+for command in train plan bench eval; do
+    target=noise.yaml; [ $command = eval ] && target=noise
+    refused "$command: noise and data" "^$has_none" $command $target data.kind=random data.train=text.txt
+done
+mkdir -p set/train; : >set/train/a.bin; : >one.bin
+for shards in set set/train one.bin; do
+    brim train noise.yaml run=no data.train=$shards
+    [ $rc -eq 2 ] && says "^command line: data.train: $shards.*: 0 bytes are no token shard$"
+    verdict "$shards is of shards" $? "$(seen)"
+done
+refused "data that are not there" 'data.train: nope: no such file' train noise.yaml run=no data.train=nope
+sed 's/vocab: 256/vocab: 300/' noise.yaml >wide.yaml
+refused "text without a tokenizer" \
+    'data.tokenizer: is missing: text without one is bytes, but model.vocab is 300' \
+    train wide.yaml run=no data.train=text.txt
+
+# ---- bytes -------------------------------------------------------------------------------------------------
+
+head -c 5000 "$here/docs/page.png" >picture
+brim train noise.yaml run=bytes data.train=picture
+[ $rc -eq 0 ] && says 'warning: data.train: picture: is no text, it has a zero byte in its first 4096: '
+verdict "a picture as text is said" $? "$(seen)"
+brim train noise.yaml run=bytes2 data.train=text.txt data.val=picture
+[ $rc -eq 0 ] && says 'warning: data.val: picture: is no text' && ! says 'text.txt: is no text'
+verdict "one as validation data, too" $? "$(seen)"
+refused "an option as a key" '^command line: top_k: no key but an option here: --top-k 5$' \
+    sample heard top_k=5
+refused "a switch as a key" '^command line: ids: no key but an option here: --ids$' sample heard ids=true
+
 # ---- compare -----------------------------------------------------------------------------------------------
 
 deep=a/folder/whose/name/is/so/long/that/no/column/of/a/table/would/ever/hold/the/whole/of/the/path

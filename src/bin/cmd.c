@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/str.h"
+#include "conf/schema.h"
 
 #include <limits.h>
 #include <string.h>
@@ -69,6 +70,22 @@ static int take_flag(const CmdArgs *a, int *i, const CmdFlag *flag, int n_flag)
     return 0;
 }
 
+/* "temperature=0.5" where "--temperature 0.5" is meant. */
+static int refuse_option(const CmdFlag *flag, int n, const char *arg)
+{
+    char        key[64], name[80];
+    const char *value = strchr(arg, '=') + 1;
+    snprintf(key, sizeof key, "%.*s", (int)(value - 1 - arg), arg);
+    snprintf(name, sizeof name, "--%s", key);
+    for (char *c = name; *c; c++) {
+        if (*c == '_') *c = '-';
+    }
+    const CmdFlag *f = find_flag(flag, n, name, strlen(name));
+    if (!f || schema_find(NULL, key) >= 0) return 0;
+    return err_user("command line: %s: no key but an option here: %s%s%.64s", key, name, f->on ? "" : " ",
+                    f->on ? "" : value);
+}
+
 int cmd_parse(const CmdArgs *a, const CmdFlag *flag, int n_flag, CmdTarget *out)
 {
     /* Overrides are moved to the front of argv in place: the array is ours. */
@@ -79,6 +96,7 @@ int cmd_parse(const CmdArgs *a, const CmdFlag *flag, int n_flag, CmdTarget *out)
         if (arg[0] == '-' && arg[1] == '-') {
             TRY(take_flag(a, &i, flag, n_flag));
         } else if (strchr(arg, '=') && out->target) {
+            TRY(refuse_option(flag, n_flag, arg));
             a->argv[n++] = arg;
         } else if (!out->target) {
             out->target = arg;

@@ -22,7 +22,24 @@ static const struct {
     { "channels_last", "layouts are fixed" },
     { "gpus,num_gpus,n_gpus,devices,num_devices,world_size,nproc_per_node,strategy,ddp",
       "the launcher says it: torchrun, mpirun or srun (docs/from-pytorch.md)" },
-    { "resume,auto_resume,resume_from_checkpoint,resume_from", "the same command goes on with a run" },
+    { "resume,auto_resume,resume_from_checkpoint,resume_from,ckpt_path",
+      "the same command goes on with a run" },
+    { "epochs,epoch,n_epochs,num_epochs,max_epochs,num_train_epochs,train_epochs",
+      "a run is as long as steps says: epochs x data.train / what a step takes" },
+    { "warmup_ratio,warmup_fraction,warmup_epochs", "optim.warmup counts steps" },
+    { "shuffle", "training data are always shuffled, by seed" },
+    { "fsdp,fsdp_config,zero,zero_stage,zero_optimization,deepspeed,deepspeed_config,tensor_parallel,"
+      "tensor_parallel_size,pipeline_parallel,pipeline_parallel_size",
+      "each GPU holds the whole model: Brim has no sharded parameters yet" },
+    { "cpu_offload,offload,offload_optimizer,offload_param",
+      "nothing is moved to the host: recompute and give_way save memory" },
+    { "lora,lora_r,lora_rank,lora_alpha,lora_dropout,use_lora,target_modules,peft,use_peft,peft_config,"
+      "adapter",
+      "Brim has no LoRA: a weight is trained whole or, by freeze, not at all" },
+    { "load_in_8bit,load_in_4bit,quantization,quantization_config,quantize,qlora,bnb_4bit_quant_type",
+      "Brim has no quantised weights; give_way: [weights] can keep them in bf16 alone" },
+    { "wandb,use_wandb,wandb_project,report_to,logger,with_tracking",
+      "metrics.jsonl has all values; watch.tensorboard and watch.web show them" },
 };
 
 const char *needless_why(const char *name)

@@ -125,11 +125,21 @@ int recipe_blame_pending(const Recipe *r, const char *key)
 
 /* ---- The file ------------------------------------------------------------------------------------------ */
 
+/* "image.smooth" of another task than r's. */
+static int refuse_foreign(const Recipe *r, const char *where, const char *shown, const SchemaRow *row)
+{
+    if (row->tasks[0] == '!')
+        return err_user("%s: %s: unknown key (%s is no key of task %s)", where, shown, row->name, r->task);
+    return err_user("%s: %s: unknown key (%s is a key of task%s %s)", where, shown, row->name,
+                    strchr(row->tasks, ',') ? "s" : "", row->tasks);
+}
+
 /* "FILE:LINE" or "command line", for keys that have no row. */
 static int refuse_key(const Recipe *r, const char *where, const char *key, int is_map)
 {
-    char        shown[80], buf[32], parent[WALK_KEY_MAX];
-    const char *near = schema_nearest(r, key, is_map, buf, sizeof buf);
+    char        shown[80], buf[200], parent[WALK_KEY_MAX];
+    const char *near = is_map ? NULL : schema_translate(r, key, buf, sizeof buf);
+    const char *why  = near ? NULL : needless_why(key);
     str_quote(shown, sizeof shown, key, strlen(key));
     str_copy(parent, sizeof parent, key);
     /* "steps.a": steps has a value, not keys. */
@@ -138,8 +148,11 @@ static int refuse_key(const Recipe *r, const char *where, const char *key, int i
         int row = schema_find(r, parent);
         if (row >= 0) return err_user("%s: %s: has a value, not keys of its own (%s)", where, parent, shown);
     }
-    const char *why = needless_why(key);
     if (why) return err_user("%s: %s: there is no such key: %s", where, shown, why);
+    if (!near) near = schema_nearest(r, key, is_map, buf, sizeof buf);
+    int row = near ? schema_find(r, near) : -1;
+    if (row >= 0 && !schema_applies(r, schema_row(r, row)))
+        return refuse_foreign(r, where, shown, schema_row(r, row));
     if (near) return err_user("%s: %s: unknown key (did you mean %s?)", where, shown, near);
     return err_user("%s: %s: unknown key", where, shown);
 }
@@ -164,6 +177,17 @@ static int enter_section(Reader *d, const WalkItem *item, const char *where)
     return 0;
 }
 
+/* A section's keys are not below it. */
+static int refuse_section(const WalkItem *item, const char *where)
+{
+    char shown[64];
+    if (item->kind == WALK_NONE)
+        return err_user("%s: %s: is a section without keys: indent them below it", where, item->key);
+    str_quote(shown, sizeof shown, item->text, strlen(item->text));
+    return err_user("%s: %s: is a section: expected \"key: value\" below it, got '%s'", where, item->key,
+                    shown);
+}
+
 static int read_item(void *ctx, const WalkItem *item)
 {
     Reader *d = (Reader *)ctx;
@@ -172,10 +196,9 @@ static int read_item(void *ctx, const WalkItem *item)
     d->n_key++;
     if (item->kind == WALK_MAP) return enter_section(d, item, where);
     int row = schema_find(d->r, item->key);
-    if (row < 0 && schema_is_section(d->r, item->key)) {
-        return err_user("%s: %s: is a section: expected keys below it, got a value", where, item->key);
-    }
-    if (row < 0) return refuse_key(d->r, where, item->key, 0);
+    if (row < 0 && schema_is_section(d->r, item->key)) return refuse_section(item, where);
+    if (row < 0) return refuse_key(d->r, where, item->key, item->kind == WALK_NONE);
+    if (item->kind == WALK_NONE) return err_user("%s: %s: has no value", where, item->key);
     int first = d->r->origin[row];
     if (first > 0) return err_user("%s: %s: given twice, first on line %d", where, item->key, first);
     if (item->kind == WALK_LIST && schema_row(d->r, row)->type != KEY_LIST) {

@@ -303,6 +303,37 @@ static int check_text(const Recipe *r)
                         LL(r->model.vocab));
 }
 
+/* 1: a path that can only be token shards. A folder of a set has them in its part. */
+static int holds_shards(const char *path)
+{
+    char  part[RECIPE_STR + 16], **names;
+    Arena arena;
+    if (file_kind(path) != FILE_FOLDER) return str_ends_with(path, ".bin");
+    arena_init(&arena);
+    snprintf(part, sizeof part, "%s/train", path);
+    const char *folder = file_kind(part) == FILE_FOLDER ? part : path;
+    int         n      = file_list(&arena, folder, ".bin", &names);
+    arena_deinit(&arena);
+    err_clear(); /* a folder that cannot be listed is refused when it is opened */
+    return n > 0;
+}
+
+/* A recipe for measuring and an imported run say data.kind random. Who types a path means that data, not
+ * noise: the kind is then the path's. */
+static int leave_noise(Recipe *r, const char *folder)
+{
+    RecipeData *d    = &r->data;
+    const char *key  = recipe_is_typed(r, "data.train") && d->train[0] ? "data.train" : "data.val";
+    const char *path = strcmp(key, "data.train") == 0 ? d->train : d->val;
+    if (d->kind != DATA_RANDOM || !path[0] || !recipe_is_typed(r, key)) return 0;
+    DEMAND(!recipe_is_typed(r, "data.kind"), key,
+           "has no effect while data.kind is random (data.kind=text or data.kind=tokens reads it)");
+    TRY(find_files(r, folder));
+    d->kind = file_kind(path) == FILE_NONE || holds_shards(path) ? DATA_TOKENS : DATA_TEXT;
+    r->origin[row_of(r, "data.kind")] = ORIGIN_COMMAND_LINE;
+    return 0;
+}
+
 static int resolve_data(Recipe *r, const char *folder, int need_data)
 {
     RecipeData *d = &r->data;
@@ -311,7 +342,8 @@ static int resolve_data(Recipe *r, const char *folder, int need_data)
     RELATE(d->train[0] || (d->val[0] && !need_data), "data.train", "data.kind",
            "is missing: name the file to train on, or set data.kind: random");
     RELATE(d->kind != DATA_TEXT || d->tokenizer[0] || r->model.vocab >= 256, "model.vocab", "data.kind",
-           "text needs 256 tokens, one a byte, and model.vocab is %lld", LL(r->model.vocab));
+           "text without data.tokenizer needs 256 tokens, one a byte, and model.vocab is %lld",
+           LL(r->model.vocab));
     TRY(find_files(r, folder));
     if (d->kind == DATA_TEXT) TRY(check_text(r));
     if (!need_data) return 0;
@@ -460,6 +492,7 @@ static int resolve_init(Recipe *r, const char *folder, int need_data)
 static int resolve_lm(Recipe *r, const char *folder, int need_data)
 {
     TRY(resolve_init(r, folder, need_data));
+    TRY(leave_noise(r, folder));
     if (r->data.kind == DATA_TEXT) find_tokenizer(r->init, r->data.tokenizer);
     TRY(resolve_model(r));
     TRY(derive_step(r));
@@ -687,6 +720,8 @@ static int resolve_latent(Recipe *r, const char *folder, int need_data)
     r->data.kind = t->pairs == PAIRS_RANDOM ? DATA_RANDOM : DATA_TEXT;
     TRY(check_validation(r));
     TRY(find_files(r, folder));
+    DEMAND(t->pairs != PAIRS_RANDOM || !recipe_is_typed(r, "data.train") || !r->data.train[0], "data.train",
+           "has no effect while latent.pairs is random (latent.pairs=text, jsonl or squad reads it)");
     if (t->pairs == PAIRS_RANDOM) return 0;
     DEMAND(r->data.train[0], "data.train", "is missing: name the file to train on");
     if (!need_data) return 0;
@@ -781,6 +816,9 @@ void relate_notes(const Recipe *given, const Recipe *r)
             "data.val: %s belongs to the data of %s, not to %s: left out (data.val=FILE names other data)",
             d->val, r->file, d->train);
     relate_note_stages(r);
+    if (given->data.kind == DATA_RANDOM && r->data.kind != DATA_RANDOM)
+        log_info("data.kind: %s, not random: it follows from the data that are named",
+                 r->data.kind == DATA_TOKENS ? "tokens" : "text");
     if (r->optim.warmup != given->optim.warmup)
         log_info("optim.warmup: cut from %lld to %lld, a tenth of the %lld step%s", LL(given->optim.warmup),
                  LL(r->optim.warmup), LL(r->steps), str_plural(r->steps));

@@ -20,7 +20,7 @@ const SchemaRow *schema_row(const Recipe *r, int i)
 
 int schema_applies(const Recipe *r, const SchemaRow *row)
 {
-    if (!row->tasks) return 1;
+    if (!r || !row->tasks) return 1;
     int but = row->tasks[0] == '!';
     return str_list_has(row->tasks + but, r->task) != but;
 }
@@ -79,39 +79,69 @@ static const char *nearest_section(const Recipe *r, const char *name, char *buf,
     return buf;
 }
 
-static const char *find_leaf(const Recipe *r, const char *leaf)
+/* Rows of r's task come first: another task's key is refused. */
+enum { OF_THE_TASK, OF_OTHERS, N_PASS };
+
+static int in_pass(const Recipe *r, const SchemaRow *row, int pass)
+{
+    return schema_applies(r, row) == (pass == OF_THE_TASK);
+}
+
+static const char *find_leaf(const Recipe *r, const char *leaf, int pass)
 {
     for (int i = 0; i < schema_rows(r); i++) {
-        if (strcmp(leaf_of(schema_row(r, i)->name), leaf) == 0) return schema_row(r, i)->name;
+        const SchemaRow *row = schema_row(r, i);
+        if (in_pass(r, row, pass) && strcmp(leaf_of(row->name), leaf) == 0) return row->name;
     }
     return NULL;
 }
 
-static const char *find_aka(const Recipe *r, const char *leaf)
+/* The rows that are called so elsewhere, "step_tokens or micro_batch"; 1 where there is one. */
+static int list_aka(const Recipe *r, const char *word, int pass, char *buf, size_t n)
 {
+    buf[0] = '\0';
     for (int i = 0; i < schema_rows(r); i++) {
-        if (schema_row(r, i)->aka && str_list_has(schema_row(r, i)->aka, leaf)) return schema_row(r, i)->name;
+        const SchemaRow *row = schema_row(r, i);
+        if (in_pass(r, row, pass) && row->aka && str_list_has(row->aka, word))
+            str_append(buf, n, "%s%s", buf[0] ? " or " : "", row->name);
     }
-    return NULL;
+    return buf[0] != '\0';
+}
+
+const char *schema_translate(const Recipe *r, const char *name, char *buf, size_t n)
+{
+    const char *leaf = leaf_of(name);
+    if (list_aka(r, name, OF_THE_TASK, buf, n) || list_aka(r, leaf, OF_THE_TASK, buf, n)) return buf;
+    return leaf == name ? find_leaf(r, leaf, OF_THE_TASK) : NULL;
+}
+
+/* A slip of the finger: a third of the last part at most, or words of four letters are near to any other. */
+static const char *find_slip(const Recipe *r, const char *name, int pass)
+{
+    const char *leaf  = leaf_of(name);
+    StrNearest  whole = str_nearest_begin(name), part = str_nearest_begin(leaf);
+    int         limit = 1 + MAX((int)strlen(leaf) / 3, 1);
+    whole.distance    = MIN(whole.distance, limit);
+    part.distance     = MIN(part.distance, limit);
+    for (int i = 0; i < schema_rows(r); i++) {
+        const char *key = schema_row(r, i)->name;
+        if (!in_pass(r, schema_row(r, i), pass)) continue;
+        str_nearest_offer(&whole, key);
+        str_nearest_offer_as(&part, leaf_of(key), key);
+    }
+    if (whole.best) return whole.best;
+    const char *found = find_leaf(r, leaf, pass);
+    return found ? found : part.best;
 }
 
 const char *schema_nearest(const Recipe *r, const char *name, int is_map, char *buf, size_t n)
 {
     const char *leaf = leaf_of(name), *found = is_map ? nearest_section(r, name, buf, n) : NULL;
-    /* Another program's word for it, then a key without its section, then a slip of the finger, then the
-     * wrong section. */
-    if (!found) found = find_aka(r, leaf);
-    if (!found && leaf == name) found = find_leaf(r, leaf);
-    if (found) return found;
-    StrNearest whole = str_nearest_begin(name), part = str_nearest_begin(leaf);
-    for (int i = 0; i < schema_rows(r); i++) {
-        str_nearest_offer(&whole, schema_row(r, i)->name);
-        str_nearest_offer_as(&part, leaf_of(schema_row(r, i)->name), schema_row(r, i)->name);
-    }
-    if (whole.best) return whole.best;
-    found = find_leaf(r, leaf);
-    if (!found) found = part.best;
-    return found ? found : nearest_section(r, name, buf, n);
+    /* Another program's word for it, then a slip of the finger, each in another task last. */
+    if (!found) found = schema_translate(r, name, buf, n);
+    if (!found) found = find_slip(r, name, OF_THE_TASK);
+    if (!found && (list_aka(r, name, OF_OTHERS, buf, n) || list_aka(r, leaf, OF_OTHERS, buf, n))) found = buf;
+    return found ? found : find_slip(r, name, OF_OTHERS);
 }
 
 /* ---- Setting ------------------------------------------------------------------------------------------- */
@@ -165,9 +195,22 @@ static int name_index(const SchemaRow *row, const char *word)
     return -1;
 }
 
+/* "theirs=ours": another program's name of a value, into buf. NULL: not known. */
+static const char *translate_value(const SchemaRow *row, const char *word, char *buf, size_t n)
+{
+    const char *list = row->values_aka ? row->values_aka : "";
+    while (str_list_next(&list, buf, n) > 0) {
+        char *equals = strchr(buf, '=');
+        CHECK(equals, "%s: %s", row->name, buf);
+        *equals = '\0';
+        if (strcmp(buf, word) == 0) return equals + 1;
+    }
+    return NULL;
+}
+
 static int refuse_name(const SchemaRow *row, const char *word, char *why, size_t n)
 {
-    char        quoted[64], names[400];
+    char        quoted[64], names[400], value[32];
     const char *shown = str_quote(quoted, sizeof quoted, word, strlen(word));
     StrNearest  near  = str_nearest_begin(word);
     for (int i = 0; row->names && row->names[i]; i++) str_nearest_offer(&near, row->names[i]);
@@ -176,8 +219,10 @@ static int refuse_name(const SchemaRow *row, const char *word, char *why, size_t
             str_nearest_offer(&near, leaf_of(schema_table[i].name));
     }
     list_names(row, names, sizeof names);
-    if (near.best) {
-        snprintf(why, n, "'%s' is none of %s (did you mean %s?)", shown, names, near.best);
+    const char *meant = translate_value(row, word, value, sizeof value);
+    if (!meant) meant = near.best;
+    if (meant) {
+        snprintf(why, n, "'%s' is none of %s (did you mean %s?)", shown, names, meant);
     } else {
         snprintf(why, n, "'%s' is none of %s", shown, names);
     }

@@ -40,8 +40,9 @@ struct SchemaRow {
     double             min, max; /* KEY_INT, KEY_FLOAT; inclusive */
     const char *const *names;    /* KEY_ENUM, KEY_LIST; ends with NULL */
     const char        *items; /* KEY_LIST: the section's prefix ("opt.") whose keys are items too, or NULL */
-    const char *tasks; /* comma list of the tasks that have this key; "!a,b": all but these; NULL: all */
-    const char *aka;   /* what other programs call it: comma list, for "did you mean" only */
+    const char *tasks;      /* comma list of the tasks that have this key; "!a,b": all but these; NULL: all */
+    const char *aka;        /* what other programs call it: comma list, for "did you mean" only */
+    const char *values_aka; /* likewise of `names`: comma list of theirs=ours, or NULL */
     const char *help;
     KeyPath     path;    /* a file is looked for beside the recipe, too; a run keeps the absolute path */
     int         repeats; /* KEY_LIST: an item may come twice */
@@ -60,8 +61,12 @@ int              schema_find(const Recipe *r, const char *name);       /* row nu
 int              schema_is_section(const Recipe *r, const char *name); /* "model" */
 int              schema_applies(const Recipe *r, const SchemaRow *row); /* 1: r's task has this key */
 
+/* What r's task calls a key of another program, or one without its section: "step_tokens or micro_batch",
+ * maybe in buf; NULL: it has none. */
+const char *schema_translate(const Recipe *r, const char *name, char *buf, size_t n);
+
 /* What the user may have meant by an unknown key (is_map: a mapping follows it, so a section is likely): a
- * key, or a section kept in buf; NULL when nothing is near. */
+ * key, one of another task where this one has none, or a section; maybe kept in buf. NULL: none. */
 const char *schema_nearest(const Recipe *r, const char *name, int is_map, char *buf, size_t n);
 
 /* Sets the field from text; quoted: it stood in quotation marks, so it cannot be a number. Negative with

@@ -42,7 +42,8 @@ static const char *const fp8_fast_names[]    = { "forward", "all", "none", NULL 
 
 const SchemaRow schema_table[] = {
     { ROW("run", KEY_TEXT, run, ""),
-      .aka = "name,run_name,out_dir",
+      .aka = "name,run_name,out_dir,output_dir,save_dir,checkpoint_dir,default_root_dir,"
+             "experiment_name",
       .help = "name of the run; everything it writes goes into runs/NAME (default: the recipe's file "
               "name)" },
     { ROW("task", KEY_TEXT, task, "lm"),
@@ -51,14 +52,16 @@ const SchemaRow schema_table[] = {
               "transformer on images or clips; mae, the same without labels, by masked autoencoding; latent, "
               "a byte encoder in front of a frozen language model" },
     { ROW("steps", KEY_INT, steps, "1000"), BETWEEN(1, 1e9),
-      .aka = "max_steps,max_iters,num_iterations,iterations,train_steps",
+      .aka = "max_steps,max_iters,num_iterations,iterations,train_steps,max_train_steps,"
+             "num_train_steps",
       .help = "steps of the run: one optimizer update each; of ppo one rollout with all its updates" },
     { ROW("step_tokens", KEY_INT, step_tokens, "524288"), BETWEEN(1, 1 << 30),
-      .aka = "batch_tokens,total_batch_size,tokens_per_step,global_batch_tokens",
+      .aka = "batch_tokens,total_batch_size,tokens_per_step,global_batch_tokens,batch_size,"
+             "global_batch_size,train_batch_size",
       .tasks = "lm",
       .help = "tokens per optimizer update, over all micro-batches and GPUs; a multiple of model.context" },
     { ROW("step_samples", KEY_INT, step_samples, "256"), BETWEEN(1, 1 << 30), .tasks = "!lm,ppo",
-      .aka = "global_batch_size,train_batch_size",
+      .aka = "global_batch_size,train_batch_size,batch_size",
       .help = "samples per optimizer update, over all micro-batches and GPUs" },
     { ROW("stages", KEY_LIST, stages, ""), .tasks = "image",
       .aka = "progressive_resizing,curriculum",
@@ -69,11 +72,16 @@ const SchemaRow schema_table[] = {
       .help = "samples (sequences of a language model) computed at once; 0: the largest that pays and fits. "
               "Never changes the mathematics" },
     { ROW("recompute", KEY_ENUM, recompute, "auto"), .names = recompute_names,
-      .aka = "gradient_checkpointing,activation_checkpointing",
+      .aka = "gradient_checkpointing,activation_checkpointing,use_gradient_checkpointing,"
+             "activation_checkpoint",
       .help = "activations the backward pass computes again instead of keeping: none, cheap (norms, "
               "elementwise) or the whole block" },
     { ROW("precision", KEY_ENUM, precision, "auto"), .names = precision_names,
-      .aka = "dtype,amp,mixed_precision",
+      .values_aka = "bf16-mixed=bf16,bf16-true=bf16,bfloat16=bf16,16-mixed=fp16,16-true=fp16,16=fp16,"
+                    "float16=fp16,half=fp16,32-true=fp32,32=fp32,float32=fp32,float=fp32,no=fp32,"
+                    "float8=fp8",
+      .aka = "dtype,amp,mixed_precision,fp16,bf16,tf32,half,allow_tf32,torch_dtype,use_amp,"
+             "compute_dtype,autocast",
       .help = "arithmetic of the matrix products; auto: bf16 on compute capability 8.0 and up, fp16 "
               "on 7.0 and 7.5, else fp32; fp8: products of fp8 numbers, the rest in bf16 (compute capability "
               "8.9 and up); fp16 scales its gradients (optim.loss_scale)" },
@@ -94,13 +102,13 @@ const SchemaRow schema_table[] = {
       .aka = "num_threads,omp_num_threads",
       .help = "CPU threads for computing; 0: all" },
     { ROW("seed", KEY_INT, seed, "1"), BETWEEN(0, INT_MAX_BOUND),
-      .aka = "random_seed,manual_seed",
+      .aka = "random_seed,manual_seed,seed_everything",
       .help = "start of every random number; the same seed gives the same run" },
     { ROW("memory_limit", KEY_SIZE, memory_limit, ""),
       .aka = "max_memory,gpu_memory",
       .help = "most device memory the plan may use: bytes (60G) or a share (80%); default: what is free" },
     { ROW("deterministic", KEY_BOOL, deterministic, "false"),
-      .aka = "use_deterministic_algorithms",
+      .aka = "use_deterministic_algorithms,full_determinism",
       .help = "only kernels that give the same bits each time" },
     { ROW("give_way", KEY_LIST, give_way, ""), .names = give_way_names,
       .help = "concessions, made only if the run does not fit, or only with recomputation, though they "
@@ -110,11 +118,12 @@ const SchemaRow schema_table[] = {
       .help = "optimisations (keys of opt, or a precision) that must be on, and of use to the model; the run "
               "does not start otherwise" },
     { ROW("freeze", KEY_LIST, freeze, ""),
-      .aka = "frozen,freeze_layers",
+      .aka = "frozen,freeze_layers,requires_grad,freeze_backbone",
       .help = "weights that are not trained, by name or the beginning of one: [embed, block.0-3]; they are "
               "kept once, in the type they compute in" },
     { ROW("init", KEY_TEXT, init, ""), .path = PATH_WHOLE, .fixed = FIXED_BEGIN,
-      .aka = "init_from,pretrained,model_name_or_path,from_pretrained,checkpoint",
+      .aka = "init_from,pretrained,model_name_or_path,from_pretrained,checkpoint,model.name,"
+             "model.path,model_name,model_path,model.model_name_or_path",
       .tasks = "lm,image,mae",
       .help = "weights that a new run begins with: a Hugging Face folder (docs/huggingface.md), or for tasks "
               "image and mae the folder of a run of these (docs/vision.md). The folder gives the model keys "
@@ -137,7 +146,7 @@ const SchemaRow schema_table[] = {
     { ROW("trace_warmup", KEY_INT, trace_warmup, "1"), BETWEEN(0, 1000),
       .help = "steps that are recorded first and not kept: the first one pays for the recorder" },
     { ROW("log_every", KEY_INT, log_every, "1"), BETWEEN(1, 1e9),
-      .aka = "log_interval,logging_steps",
+      .aka = "log_interval,logging_steps,log_every_n_steps,logging_strategy,log_freq,print_freq",
       .help = "steps between lines in metrics.jsonl" },
     { ROW("max_skips", KEY_INT, max_skips, "10"), BETWEEN(1, 1e6),
       .help = "bad steps (not finite, or spiking) in a row before the run goes back to its last good "
@@ -189,7 +198,8 @@ const SchemaRow schema_table[] = {
       .tasks = "lm,latent", .fixed = FIXED_WEIGHTS,
       .help = "token kinds; at least 256 for data.kind text" },
     { ROW("model.context", KEY_INT, model.context, "1024"), BETWEEN(1, 1048576),
-      .aka = "block_size,seq_len,max_position_embeddings,context_length,sequence_length,n_ctx",
+      .aka = "block_size,seq_len,max_position_embeddings,context_length,sequence_length,n_ctx,"
+             "max_length,max_seq_length,max_seq_len,model_max_length,seq_length,cutoff_len",
       .tasks = "lm,latent", .fixed = FIXED_SAMPLE,
       .help = "tokens in a sequence" },
     { ROW("model.norm", KEY_ENUM, model.norm, "layernorm"), .names = norm_names,
@@ -227,6 +237,7 @@ const SchemaRow schema_table[] = {
       .tasks = "lm", .fixed = FIXED_WEIGHTS,
       .help = "rope_scaling llama3: the context before stretching" },
     { ROW("model.act", KEY_ENUM, model.act, "gelu"), .names = act_names,
+      .values_aka = "silu=swiglu,swish=swiglu,gelu_new=gelu,gelu_tanh=gelu,gelu_pytorch_tanh=gelu",
       .aka = "activation,hidden_act,activation_function",
       .tasks = "lm,image,mae,latent", .fixed = FIXED_WEIGHTS,
       .help = "feed-forward form: gelu (tanh form), gelu_erf (exact), swiglu (gated) or relu2 (squared "
@@ -246,7 +257,8 @@ const SchemaRow schema_table[] = {
       .tasks = "lm,image,mae,latent", .fixed = FIXED_WEIGHTS,
       .help = "RMS norm of every query and key head" },
     { ROW("model.dropout", KEY_FLOAT, model.dropout, "0"), BETWEEN(0, 0.99),
-      .aka = "resid_pdrop,attn_pdrop",
+      .aka = "resid_pdrop,attn_pdrop,attention_dropout,hidden_dropout_prob,"
+             "attention_probs_dropout_prob,hidden_dropout,embd_pdrop,dropout_rate,drop_rate",
       .tasks = "lm,image,mae",
       .help = "share of activations dropped while training" },
     { ROW("model.mask", KEY_ENUM, model.mask, "causal"), .names = mask_names,
@@ -331,7 +343,7 @@ const SchemaRow schema_table[] = {
       .tasks = "image,mae",
       .help = "how pictures are resized, with antialiasing" },
     { ROW("image.smooth", KEY_FLOAT, image.smooth, "0"), BETWEEN(0, 0.9),
-      .aka = "label_smoothing,smoothing",
+      .aka = "label_smoothing,smoothing,label_smoothing_factor",
       .tasks = "image",
       .help = "label smoothing: this share of a target is spread over all classes" },
     { ROW("image.ema", KEY_FLOAT, image.ema, "0"), BETWEEN(0, 0.9999999),
@@ -558,6 +570,8 @@ const SchemaRow schema_table[] = {
       .fixed = FIXED_WEIGHTS,
       .help = "observations that a trunk sees, of the same episode" },
     { ROW("optim.kind", KEY_ENUM, optim.kind, "adamw"), .names = optim_names, .fixed = FIXED_STATE,
+      .values_aka = "adam=adamw,adamw_torch=adamw,adamw_torch_fused=adamw,adamw_hf=adamw,"
+                    "adamw_apex_fused=adamw",
       .aka = "optimizer,optimizer_type,optimizer_name",
       .help = "adamw; muon: hidden matrices by Muon (orthogonal updates), embeddings, head and vectors by "
               "AdamW" },
@@ -571,7 +585,9 @@ const SchemaRow schema_table[] = {
       .aka = "warmup_iters,warmup_steps,lr_warmup,num_warmup_steps",
       .help = "steps of linear warm-up" },
     { ROW("optim.schedule", KEY_ENUM, optim.schedule, "cosine"), .names = schedule_names,
-      .aka = "lr_schedule,lr_scheduler,scheduler,decay",
+      .values_aka = "wsd=trapezoid,warmup_stable_decay=trapezoid,constant_with_warmup=constant,"
+                    "one_cycle=onecycle",
+      .aka = "lr_schedule,lr_scheduler,scheduler,decay,lr_scheduler_type",
       .help = "learning rate after the warm-up" },
     { ROW("optim.cooldown", KEY_FLOAT, optim.cooldown, "0.2"), BETWEEN(0, 1),
       .aka = "warmdown,decay_fraction",
@@ -589,7 +605,8 @@ const SchemaRow schema_table[] = {
       .aka = "wd",
       .help = "decoupled weight decay of matrices" },
     { ROW("optim.clip", KEY_FLOAT, optim.clip, "1"), BETWEEN(0, 1e9),
-      .aka = "grad_clip,max_grad_norm,clip_grad,gradient_clip_val",
+      .aka = "grad_clip,max_grad_norm,clip_grad,gradient_clip_val,clip_grad_norm,max_norm,"
+             "gradient_clipping,clip_grad_norm_",
       .help = "largest norm of the whole gradient; 0: none" },
     { ROW("optim.loss_scale", KEY_FLOAT, optim.loss_scale, "0"), BETWEEN(0, 16777216),
       .aka = "init_scale,initial_loss_scale",
@@ -604,12 +621,14 @@ const SchemaRow schema_table[] = {
       .help = "Muon: highest learning rate of its matrices, whose updates have the size of AdamW's; 0: "
               "optim.lr" },
     { ROW("data.kind", KEY_ENUM, data.kind, "text"), .names = data_names,
-      .aka = "dataset,data_type",
+      .aka = "data_type,dataset_type",
       .tasks = "lm", .fixed = FIXED_DATA,
       .help = "text: the bytes of a file, or with data.tokenizer the tokens of any text; tokens: shards of "
-              "token numbers; uint16: 2-byte token numbers without a header; random: noise, for speed only" },
+              "token numbers; uint16: 2-byte token numbers without a header; random: noise, for speed only, "
+              "until the command line names data.train" },
     { ROW("data.train", KEY_TEXT, data.train, ""), .path = PATH_WHOLE,
-      .aka = "train_file,train_data,input_bin,dataset_path,train_path",
+      .aka = "train_file,train_data,input_bin,dataset_path,train_path,dataset,dataset_name,data_path,"
+             "data_dir,train_dir",
       .tasks = "lm,image,mae,latent", .fixed = FIXED_DATA,
       .help = "file (text), or shard or folder of shards (tokens): all its *.bin in the order of their "
               "names, as one sequence, so windows cross files; or the folder of brim data tokens, with both "
@@ -635,7 +654,7 @@ const SchemaRow schema_table[] = {
       .help = "concat: windows of one long sequence; best_fit: each window begins with a document and holds "
               "whole documents where they fit (shards with an index, as brim data tokens writes them)" },
     { ROW("data.val", KEY_TEXT, data.val, ""), .path = PATH_WHOLE,
-      .aka = "val_file,val_data,validation,input_val_bin,eval_file",
+      .aka = "val_file,val_data,validation,input_val_bin,eval_file,val_dir,eval_dataset,val_dataset",
       .tasks = "lm,image,mae,latent", .fixed = FIXED_DATA,
       .help = "the same for validation; default: the last data.val_fraction of data.train, of tasks image "
               "and mae every k-th sample" },
@@ -644,11 +663,11 @@ const SchemaRow schema_table[] = {
       .tasks = "lm,image,mae,latent", .fixed = FIXED_DATA,
       .help = "share of data.train kept for validation when data.val is not given; 0: none, no evaluation" },
     { ROW("data.threads", KEY_INT, data.threads, "0"), BETWEEN(0, 1024),
-      .aka = "num_workers,workers,loader_threads",
+      .aka = "num_workers,workers,loader_threads,dataloader_num_workers",
       .help = "loader threads, at most data.depth + 4 of them (task image: more, several share a batch); 0: "
               "a quarter of the CPUs, 1 to 4, and more while steps wait for data" },
     { ROW("data.depth", KEY_INT, data.depth, "4"), BETWEEN(1, RECIPE_MOST_DEPTH),
-      .aka = "prefetch_factor,prefetch_depth,queue_size",
+      .aka = "prefetch_factor,prefetch_depth,queue_size,dataloader_prefetch_factor",
       .help = "batches kept ready" },
     { ROW("data.document_token", KEY_INT, data.document_token, "-1"), BETWEEN(-1, 16777215),
       .aka = "eot_token,eos_token_id,bos_token_id",
@@ -664,7 +683,7 @@ const SchemaRow schema_table[] = {
       .help = "reads shards whole before the run begins, for damage (checksum) and ids outside model.vocab; "
               "auto: those of up to 1 GiB" },
     { ROW("data.augment", KEY_LIST, data.augment, "crop,flip"), .names = augment_names,
-      .aka = "augmentation,transforms,aug",
+      .aka = "augmentation,transforms,aug,hflip,horizontal_flip,random_flip,random_crop",
       .tasks = "image,mae",
       .help = "what is done to a training image: crop, flip, jitter, rand, erase, mixup, cutmix, or none" },
     { ROW("data.crop_min", KEY_FLOAT, data.crop_min, "0.08"), BETWEEN(0.001, 1),
@@ -713,7 +732,8 @@ const SchemaRow schema_table[] = {
       .tasks = "image,mae",
       .help = "largest share of samples that may be damaged; beyond it, once 1,000 were seen, the run ends" },
     { ROW("eval.every", KEY_INT, eval.every, "250"), BETWEEN(0, 1e9),
-      .aka = "eval_interval,val_loss_every,eval_steps,val_every",
+      .aka = "eval_interval,val_loss_every,eval_steps,val_every,eval_strategy,evaluation_strategy,"
+             "val_check_interval,check_val_every_n_epoch",
       .help = "steps between evaluations; 0: only at the start and the end" },
     { ROW("eval.samples", KEY_INT, eval.samples, "256"), BETWEEN(1, 1e9), .tasks = "!lm",
       .aka = "eval_episodes,n_eval_episodes",
@@ -732,7 +752,8 @@ const SchemaRow schema_table[] = {
       .aka = "early_stopping,early_stopping_patience",
       .help = "evaluations without improvement before stopping; 0: never stop" },
     { ROW("checkpoint.every", KEY_INT, checkpoint.every, "500"), BETWEEN(0, 1e9),
-      .aka = "save_every,save_steps,checkpoint_interval,ckpt_every",
+      .aka = "save_every,save_steps,checkpoint_interval,ckpt_every,save_strategy,save_interval,"
+             "every_n_train_steps",
       .help = "steps between checkpoints; 0: only at the end" },
     { ROW("checkpoint.keep", KEY_INT, checkpoint.keep, "2"), BETWEEN(1, 1e6),
       .aka = "save_total_limit,keep_last",

@@ -111,7 +111,7 @@ static int read_scalar(Walk *w, const yaml_event_t *e)
     if (w->depth == 0)
         return refuse_at(w, line, "a recipe is a mapping of keys to values, like \"steps: 1000\"");
     if (!w->has_key) return read_key(w, text, line);
-    if (is_null) return refuse_at(w, w->line, "has no value");
+    if (is_null && w->in_list) return refuse_at(w, w->line, "has no value");
     if (w->in_list) {
         if (strchr(text, ',')) return refuse_at(w, line, "an item of a list contains a comma");
         if (str_append(w->list, sizeof w->list, "%s%s", w->list[0] ? "," : "", text) < 0) {
@@ -119,7 +119,7 @@ static int read_scalar(Walk *w, const yaml_event_t *e)
         }
         return 0;
     }
-    TRY(visit(w, WALK_SCALAR, text, quoted));
+    TRY(visit(w, is_null ? WALK_NONE : WALK_SCALAR, is_null ? "" : text, quoted));
     end_value(w);
     return 0;
 }
@@ -181,6 +181,34 @@ static const char *find_line(const char *text, size_t n, int line, size_t *len)
     return at;
 }
 
+/* The nearest line above that has more than a comment; 0: none. */
+static int line_above(const char *text, size_t n, int line)
+{
+    size_t      len;
+    const char *at = find_line(text, n, line, &len);
+    while (at > text) {
+        const char *end = --at;
+        while (at > text && at[-1] != '\n') at--;
+        const char *word = at;
+        while (word < end && (*word == ' ' || *word == '\r')) word++;
+        line--;
+        if (word < end && *word != '#') return line;
+    }
+    return 0;
+}
+
+/* 1: a line has a colon with a space or its end behind it, as a key has; or it is of a list or a text. */
+static int has_colon(const char *text, size_t n, int line)
+{
+    size_t      len;
+    const char *at = find_line(text, n, line, &len);
+    for (size_t i = 0; i < len; i++) {
+        if (at[i] == ':' && (i + 1 == len || at[i + 1] == ' ' || at[i + 1] == '\r')) return 1;
+        if (strchr("[]{},\"'", at[i]) || (at[i] == '-' && i + 1 < len && at[i + 1] == ' ')) return 1;
+    }
+    return 0;
+}
+
 /* Why a key or a colon is out of place; NULL: not known. */
 static const char *explain_place(const Walk *w, const yaml_parser_t *p, const char *text, size_t n)
 {
@@ -214,9 +242,12 @@ static const char *explain(const Walk *w, const yaml_parser_t *p, const char *te
 
 /* Negative after err_user() if the mistake began above the line where libyaml sees it: a quotation mark or a
  * bracket that is closed too late or never, a key without a colon. */
-static int refuse_above(const Walk *w, const yaml_parser_t *p, int line)
+static int refuse_above(const Walk *w, const yaml_parser_t *p, int line, const char *text, size_t n)
 {
-    int first = line_of(p->context_mark);
+    int first = line_of(p->context_mark), above = line_above(text, n, line);
+    if (strcmp(p->problem, "mapping values are not allowed in this context") == 0 && above > 0 &&
+        !has_colon(text, n, above))
+        return err_user("%s:%d: yaml: this line has no \": \" between key and value", w->name, above);
     if (strcmp(p->problem, "found unexpected end of stream") == 0)
         return err_user("%s:%d: yaml: the quotation mark that opens here is never closed", w->name, first);
     if (strcmp(p->problem, "could not find expected ':'") == 0)
@@ -241,7 +272,7 @@ static int refuse_syntax(const Walk *w, const yaml_parser_t *p, const char *text
     int line = p->error == YAML_READER_ERROR ? line_at(text, n, p->problem_offset) : line_of(p->problem_mark);
     if (p->error == YAML_READER_ERROR)
         return err_user("%s:%d: yaml: not a text file: %s", w->name, line, what);
-    if (p->problem) TRY(refuse_above(w, p, line));
+    if (p->problem) TRY(refuse_above(w, p, line, text, n));
     const char *why = p->problem ? explain(w, p, text, n) : NULL;
     return err_user("%s:%d: yaml: %s", w->name, line, why ? why : what);
 }
@@ -267,18 +298,27 @@ static int has_lines(const yaml_event_t *e)
            e->end_mark.line > e->start_mark.line;
 }
 
+/* The pending message is about a value that goes on below line `first`. */
+static int refuse_lines(int first)
+{
+    char what[800];
+    str_copy(what, sizeof what, err_get());
+    err_clear();
+    return err_user("%s (the line below line %d has no \": \", so it goes on with this value)", what, first);
+}
+
 /* Handles one event; 0 also at the end. A value of several lines that is refused is a slip in most recipes:
  * the line below is indented too far, and libyaml finds the colon there only now. */
 static int handle_next(Walk *w, yaml_parser_t *p, const char *text, size_t n)
 {
     yaml_event_t event;
     if (!yaml_parser_parse(p, &event)) return refuse_syntax(w, p, text, n);
-    int rc = handle(w, &event), lines = has_lines(&event);
+    int rc = handle(w, &event), lines = has_lines(&event), first = line_of(event.start_mark);
     yaml_event_delete(&event);
     if (rc == 0 || !lines) return rc;
     if (yaml_parser_parse(p, &event)) {
         yaml_event_delete(&event);
-        return rc;
+        return refuse_lines(first);
     }
     err_clear();
     return refuse_syntax(w, p, text, n);

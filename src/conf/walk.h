@@ -14,6 +14,7 @@ enum { WALK_MAX_DEPTH = 8, WALK_KEY_MAX = 256, WALK_LIST_MAX = 4096 };
 typedef enum {
     WALK_MAP,    /* a mapping begins; its items follow */
     WALK_SCALAR, /* a value */
+    WALK_NONE,   /* a key without one; text is "" */
     WALK_LIST    /* a list of scalars; text has the items joined by commas */
 } WalkKind;
 

@@ -50,15 +50,34 @@ static void warn_same(const Recipe *r)
     log_warn("data.val: %s is also data.train: validation losses are measured on training data", r->data.val);
 }
 
+/* Allowed, since a model of any bytes may be wanted, but a picture given as text is a slip. */
+static int warn_binary(const Tokens *s)
+{
+    enum { SNIFF_BYTES = 4096 };
+    int32_t byte[SNIFF_BYTES];
+    int64_t n = MIN(tokens_len(s), SNIFF_BYTES);
+    TRY(tokens_read(s, 0, n, byte));
+    for (int64_t i = 0; i < n; i++) {
+        if (byte[i] != 0) continue;
+        log_warn("%s: is no text, it has a zero byte in its first %d: a model of its bytes", tokens_name(s),
+                 SNIFF_BYTES);
+        break;
+    }
+    return 0;
+}
+
 int data_check(const Recipe *r, const Tokens *train, const Tokens *val)
 {
     if (train) warn_few(r, train);
     if (train) warn_same(r);
-    int is_text = r->data.kind == DATA_TEXT && !r->data.tokenizer[0];
-    if (is_text || r->data.kind == DATA_RANDOM) return 0;
-    if (train) TRY(check_tokens(r, train, "data.train"));
+    if (r->data.kind == DATA_RANDOM) return 0;
     /* Both may be parts of the same files. */
-    if (val && (!train || tokens_is_separate(val)))
-        TRY(check_tokens(r, val, r->data.val[0] ? "data.val" : "data.train"));
+    if (val && train && !tokens_is_separate(val)) val = NULL;
+    if (r->data.kind == DATA_TEXT && !r->data.tokenizer[0]) {
+        if (train) TRY(warn_binary(train));
+        return val && tokens_is_separate(val) ? warn_binary(val) : 0;
+    }
+    if (train) TRY(check_tokens(r, train, "data.train"));
+    if (val) TRY(check_tokens(r, val, r->data.val[0] ? "data.val" : "data.train"));
     return 0;
 }

@@ -17,7 +17,8 @@ extern "C" {
 #define DATA_CHECK_BYTES (INT64_C(1) << 30)
 
 /* Checks the training part and the validation part, which may be NULL. Warns if there are fewer windows than
- * one step takes. Negative after err_user() (the data are bad) or err_set() (they cannot be read). */
+ * one step takes, and of a file that is no text. Negative after err_user() (the data are bad) or err_set()
+ * (they cannot be read). */
 int data_check(const Recipe *r, const Tokens *train, const Tokens *val);
 
 #ifdef __cplusplus
