@@ -190,11 +190,21 @@ void train_copy_log(Run *run)
     run->log_copied = 1;
 }
 
+/* A run that was killed before its first checkpoint looks to its user like one that goes on. */
+static void say_lost(const Run *run, int fresh)
+{
+    int64_t lost = fresh || run->at.step > 0 ? 0 : rundir_last_step(&run->dir);
+    if (lost > 0)
+        log_warn("%s had come to step %lld without a checkpoint: beginning anew (checkpoint.every is %lld)",
+                 run->dir.path, (long long)lost, (long long)run->r->checkpoint.every);
+}
+
 static int open_files(Run *run, int fresh)
 {
     if (comm_rank(run->comm) > 0) return 0;
     TRY(rundir_begin(&run->dir, fresh));
     train_copy_log(run);
+    say_lost(run, fresh);
     TRY(rundir_trim(run->dir.metrics, run->at.step > 0 ? run->at.step + 1 : 0));
     if (run->at.step < run->r->steps) TRY(train_write_texts(run)); /* else it is only evaluated */
     TRY(metrics_open(&run->metrics, run->dir.metrics));
