@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "conf/paths.h"
+#include "optim/schedule.h"
 #include "run/marks.h"
 #include "run/switches.h"
 
@@ -84,6 +85,20 @@ int train_attach(Run *run)
     return stepper_attach(&run->stepper, run->train, run->at.next_sample, run->at.skip, run->at.n_skip);
 }
 
+/* The schedule ends with the run: with other steps the rate leaps. Silent where it stays as it was. */
+static void say_schedule(const Run *run)
+{
+    const CkptState *at = &run->at;
+    const Recipe    *r  = run->r;
+    if (at->was_steps == 0 || at->step == 0 || at->step >= r->steps || r->budget_s > 0) return;
+    double was = schedule_lr(&r->optim, at->step - 1, at->was_steps);
+    double now = schedule_lr(&r->optim, at->step, r->steps);
+    if (now == schedule_lr(&r->optim, at->step, at->was_steps)) return;
+    log_info("the schedule ends at step %lld now, not %lld: optim.lr is %.3g in step %lld, %.3g in step %lld",
+             (long long)r->steps, (long long)at->was_steps, was, (long long)at->step, now,
+             (long long)at->step + 1);
+}
+
 int train_resume(Run *run, int64_t before)
 {
     Job    *j         = run->setup.job;
@@ -111,6 +126,7 @@ int train_resume(Run *run, int64_t before)
         run->skips.n_row =
             run->at.device.out.n_skip_row; /* in updates: with several a step, more than there were */
         log_info("resuming after step %lld%s%s", (long long)run->at.step, note[0] ? ": " : "", note);
+        say_schedule(run);
     }
     return (int)got[0];
 }
