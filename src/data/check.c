@@ -3,7 +3,6 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "data/order.h"
 
 #include <sys/stat.h>
 
@@ -29,18 +28,6 @@ static int check_tokens(const Recipe *r, const Tokens *s, const char *key)
     return 0;
 }
 
-/* A step then repeats what it has: allowed, to try something out, but nothing that should happen unseen. */
-static void warn_few(const Recipe *r, const Tokens *s)
-{
-    Order   o;
-    int64_t need = r->step_tokens / r->model.context;
-    order_init(&o, tokens_len(s), r->model.context, (uint64_t)r->seed);
-    if (o.n_window < 1 || o.n_window >= need) return; /* none at all is refused by the loader */
-    log_warn("%s: %lld tokens are %lld window%s of %lld, and a step takes %lld: it sees each %.1f times",
-             tokens_name(s), (long long)tokens_len(s), (long long)o.n_window, o.n_window == 1 ? "" : "s",
-             (long long)r->model.context, (long long)need, (double)need / (double)o.n_window);
-}
-
 /* Allowed, to see a model learn by heart, but such a validation says nothing about other data. */
 static void warn_same(const Recipe *r)
 {
@@ -52,7 +39,6 @@ static void warn_same(const Recipe *r)
 
 int data_check(const Recipe *r, const Tokens *train, const Tokens *val)
 {
-    if (train) warn_few(r, train);
     if (train) warn_same(r);
     int is_text = r->data.kind == DATA_TEXT && !r->data.tokenizer[0];
     if (is_text || r->data.kind == DATA_RANDOM) return 0;

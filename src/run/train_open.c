@@ -252,8 +252,6 @@ int train_open(Run *run, const TrainOptions *opt)
     log_info("%s: %s", run->setup.info.name, run->setup.why);
     if (is_noise(run)) {
         log_info("%s", run->task->noise);
-    } else if (!run->val) {
-        log_info("training on all the data, no validation");
     }
     int larger = run->task->metric[run->task->best].larger;
     run->at    = (CkptState){ .seed = (uint64_t)r->seed, .best_val = larger ? -INFINITY : INFINITY };
