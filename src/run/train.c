@@ -38,7 +38,7 @@ static void announce(Run *run)
              (long long)c->micro_batch, each, recompute_level_name(c->level),
              str_bytes(mem, sizeof mem, (double)store_total_bytes(&j->store)));
     log_info("%s", run->setup.choice.why);
-    train_say_data(run);
+    if (!run->is_look) train_say_data(run);
     if (!run->is_look) log_info("everything else in %s/", run->dir.path);
     double step_s = run->setup.choice.row[run->setup.choice.best].step_s;
     if (step_s > LONG_STEP_S) {
