@@ -66,7 +66,8 @@ done
 
 sed 's/data: .*/data: {train: empty}/; s/steps: 2/steps: 50/' see.yaml >empty.yaml
 brim train empty.yaml
-[ $rc -eq 1 ] && says '^brim: none of the first [0-9]+ samples could be used$'
+[ $rc -eq 1 ] &&
+    says '^brim: data.train: empty: none of the first [0-9]+ (training|validation) samples could be used$'
 verdict "a set of which nothing can be read ends the run" $? "$(seen)"
 tar xf "$here/tests/golden/hf.tar.xz" llama
 python3 - <<'E'

@@ -132,6 +132,8 @@ verdict "and columns stay columns" $? "$(grep -E '^(state|data.train) ' said)"
 
 ppo=("$brim_recipe" threads=1 eval.samples=2)
 brim train "${ppo[@]}" run=short steps=3 eval.target=0
+says '[0-9] training episodes, which explore: mean return of the last [0-9]+: '
+verdict "a mean of training episodes is not taken for one of the policy that is played" $? "$(seen)"
 [ $rc -eq 0 ] && says '] 3 steps done' && grep -q '^total_steps: 0$' runs/short/recipe.yaml
 verdict "steps on the command line counts, whatever total_steps the recipe has" $? "$(seen)"
 refused "but not beside total_steps" 'steps: not together with total_steps: steps=3 are total_steps=768$' \

@@ -46,6 +46,48 @@ brim sample huge --tokens 5
 [ $rc -eq 1 ] && says "^brim: the model's output is not finite"
 verdict "and so is a sample" $? "$(seen)"
 
+brim train tiny.yaml run=lost "${wild[@]:0:3}" max_skips=9 steps=60 checkpoint.every=0 data.val_fraction=0
+[ $rc -eq 1 ] && ! says '-nan' && says ': not finite .*; 1 update skipped so far$' && says \
+    "^brim: 9 steps in a row skipped and there is no checkpoint to go back to .what may help: a lower optim"
+verdict "a run that diverges before its first checkpoint says what may help" $? "$(seen)"
+brim train tiny.yaml run=lost steps=6
+[ $rc -eq 0 ] && says 'warning: .*runs/lost had come to step [0-9]+ without a checkpoint: beginning anew'
+verdict "and the next start that it begins anew" $? "$(seen)"
+brim train tiny.yaml run=lost steps=9
+[ $rc -eq 0 ] && ! says 'beginning anew' && says 'resuming after step 6: steps 6 -> 9$' &&
+    says 'the schedule ends at step 9 now, not 6: optim.lr is 0.000[0-9]+ in step 6, 0.000[0-9]+ in step 7$'
+verdict "more steps say what becomes of the learning rate" $? "$(seen)"
+brim train lost steps=10 optim.schedule=constant
+[ $rc -eq 0 ] && ! says 'the schedule ends'; verdict "which a constant one keeps" $? "$(seen)"
+brim train lost; ! says 'to train on'; verdict "nothing to do says nothing about data" $? "$(seen)"
+
+# ---- how much data -----------------------------------------------------------------------------------------
+
+# what is said, then overrides
+while IFS=: read -r line more; do
+    brim train tiny.yaml run=data --fresh $more
+    [ $rc -eq 0 ] && says "\\] $line\$" && ! says 'sees each|too little'
+    verdict "a run says: $line" $? "$(seen)"
+done <<END
+36.0k tokens to train on, 4.00k for validation, 128 of them taken; 12 steps. 0.043 epochs:
+36.0k tokens to train on, 4.00k for validation; 12 steps. 0.043 epochs:eval.sequences=999
+40.0k tokens to train on, no validation; 313 steps. 1.00 epochs:data.val_fraction=0 steps=313
+END
+brim train tiny.yaml run=data --fresh data.kind=random steps=1
+[ $rc -eq 0 ] && ! says 'to train on'; verdict "but nothing of noise" $? "$(seen)"
+head -c 150 text.txt >few.txt
+brim train tiny.yaml run=data --fresh data.train=few.txt steps=1 step_tokens=512
+[ $rc -eq 0 ] && says 'few.txt: 7 samples, and a step takes 32: it sees each 4.6 times' &&
+    says ' .once with step_tokens=112.$' &&
+    says 'warning: 15 tokens for validation: too little to tell a good model from a bad one'
+verdict "a step of several epochs and little validation are warnings" $? "$(seen)"
+brim train tiny.yaml run=warm steps=12 optim.warmup=12
+[ $rc -eq 0 ] && says 'warning: optim.warmup: all 12 steps are warm-up'
+verdict "a run that only warms up is told so" $? "$(seen)"
+sed 's/warmup: 1/warmup: 12/' tiny.yaml >warm.yaml; brim train warm.yaml run=warm2 steps=12
+[ $rc -eq 0 ] && says 'optim.warmup: cut from 12 to 1, a tenth of the 12 steps'
+verdict "the warm-up of a recipe is cut where steps are no more" $? "$(seen)"
+
 # ---- other data --------------------------------------------------------------------------------------------
 
 tr a-z b-za <text.txt >other.txt
@@ -183,8 +225,13 @@ brim sample best --step best --tokens 20 --temperature 0 && cp said a &&
     brim sample best --step $best --tokens 20 --temperature 0 && cp said b &&
     brim sample best --tokens 20 --temperature 0
 [ $rc -eq 0 ] && cmp -s a b; verdict "sample --step best takes the best" $? "$(cat a b)"
+brim train tiny.yaml run=same eval.every=2 steps=4 optim.lr=1e-12 optim.min_lr=0
+[ $rc -eq 0 ] && [ "$(readlink runs/same/checkpoints/best)" = step-00000002 ]
+verdict "an untrained model is not the best one, though it is no worse" $? "$(seen)"
+brim compare same --json; [ $rc -eq 0 ] && says '"best_step": 2,'
+verdict "nor to compare" $? "$(seen)"
 brim train tiny.yaml run=plain_keep checkpoint.best=false steps=2
-for wrong in "best 7:there is no checkpoint of step 7 .the newest is 16" \
+for wrong in "best 7:there is no checkpoint of step 7 .kept: $best, 16.$" \
     "best -1:'-1' is none of best, last or the number of a step" "best first:'first' is none of" \
     "best 1.5:'1.5' is none of" "plain_keep best:.* has no best checkpoint"; do
     read -r run step <<<"${wrong%%:*}"

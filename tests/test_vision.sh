@@ -208,8 +208,21 @@ out=$("$brim" predict two two --show 2 2>&1)
 verdict "predict names ten damaged samples and counts the others" $? "$out"
 find bad -name '0*' -delete
 out=$("$brim" eval half data.val=bad 2>&1); rc=$?
-[ $rc -eq 1 ] && echo "$out" | grep -q 'none of the first 3 samples could be used'
+[ $rc -eq 1 ] && echo "$out" | grep -q 'data.val: bad: none of the first 3 validation samples could be used'
 verdict "an evaluation of nothing but damaged samples fails" $? "$rc: $out"
+# Ten images, of which one is held back: it is the first.
+mkdir -p ten/dark ten/light
+cp half/dark/00[2-9]?.png ten/dark/ && cp half/light/00[2-9]?.png ten/light/ && touch ten/light/x.gif
+cp "$(find half -size -51c | head -n 1)" ten/dark/0000.png
+train ten data.train=ten data.val_fraction=0.02; rc=$?
+[ $rc -eq 1 ] && [ "$(grep -c 'left out' ten.log)" -eq 1 ] &&
+    grep -q 'warning: ten: 1 image is neither JPEG nor PNG and is left out$' ten.log &&
+    grep -q '^brim: data.train: ten: the only validation sample could not be used$' ten.log
+verdict "what is left out is said once, and which samples are damaged" $? "$rc: $(cat ten.log)"
+rm ten/dark/0000.png; train ten data.train=ten data.val_fraction=0.02 steps=2 optim.warmup=0; rc=$?
+[ $rc -eq 0 ] && grep -qE '[0-9] samples to train on, 1 for validation; 2 steps: [0-9.]+ epochs?$' ten.log &&
+    grep -q 'warning: 1 sample for validation: too little to tell a good model' ten.log
+verdict "a validation of one image is a warning" $? "$rc: $(cat ten.log)"
 refused "a share of nothing" 'data.val_fraction: 0.1 of the 3 samples of bad is none: 0.34 or more' \
     "$brim" train tiny.yaml run=none data.train=bad data.val_fraction=0.1
 refused "images for a net of clips" 'data.train: half has images, but image.frames is 2 ' \

@@ -125,6 +125,18 @@ static int check_parts(const char *target, const Task *task, const Recipe *r, un
     return 0;
 }
 
+static int blame_step(const char *dir, int64_t step)
+{
+    enum { SHOWN = 12 };
+    int64_t kept[SHOWN + 1];
+    char    list[256] = "";
+    int     n         = ckpt_list(dir, kept, SHOWN + 1);
+    for (int i = MIN(n, SHOWN) - 1; i >= 0; i--)
+        str_append(list, sizeof list, "%s%lld", *list ? ", " : "", (long long)kept[i]);
+    return err_user("command line: --step: there is no checkpoint of step %lld (kept: %s%s)", (long long)step,
+                    n > SHOWN ? "..., " : "", list);
+}
+
 /* The step that --step names; -1: the newest. */
 static int find_step(const char *dir, const char *which, int64_t *step)
 {
@@ -144,8 +156,7 @@ static int find_step(const char *dir, const char *which, int64_t *step)
         return err_user("command line: --step: '%.32s' is none of best, last or the number of a step", which);
     TRY(ckpt_path(dir, *step, path, sizeof path));
     if (file_kind(path) == FILE_FOLDER) return 0;
-    return err_user("command line: --step: there is no checkpoint of step %lld (the newest is %lld)",
-                    (long long)*step, (long long)newest);
+    return blame_step(dir, *step);
 }
 
 static int load_weights(Job *j, const char *dir, int64_t *step)

@@ -327,6 +327,7 @@ static int match_keys(Loaded *l, const Recipe *r, char *note, size_t n)
                 l->path, m->key[i].key, now, m->key[i].text);
         }
         note_data(&m->state, r, row, m->key[i].text);
+        if (strcmp(m->key[i].key, "steps") == 0) str_parse_int(m->key[i].text, &m->state.was_steps);
         str_append(note, n, "%s%s %s -> %s", *note ? ", " : "", m->key[i].key, m->key[i].text, now);
     }
     return 0;

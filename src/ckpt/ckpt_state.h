@@ -44,8 +44,9 @@ typedef struct {
     int64_t       own_bytes;
     /* Not stored. After loading: 1 + the row of a key of the recipe that names other data than this was
      * trained on, and what it was; 0: none does. */
-    int  other_data;
-    char was_data[2 * RECIPE_STR];
+    int     other_data;
+    char    was_data[2 * RECIPE_STR];
+    int64_t was_steps; /* the key `steps` of then; 0: as in the recipe */
 } CkptState;
 
 typedef enum { CKPT_MODEL, CKPT_OPTIM, CKPT_FILES } CkptFileKind;

@@ -135,7 +135,8 @@ static int check_micro_batch(const Recipe *r)
 static void cut_warmup(Recipe *r)
 {
     int64_t was = r->optim.warmup;
-    if (was <= r->steps || r->origin[row_of(r, "steps")] != ORIGIN_COMMAND_LINE ||
+    if (was < MAX(r->steps, 2) /* a warm-up of one step is none */ ||
+        r->origin[row_of(r, "steps")] != ORIGIN_COMMAND_LINE ||
         r->origin[row_of(r, "optim.warmup")] == ORIGIN_COMMAND_LINE)
         return;
     r->optim.warmup = r->steps / 10;
@@ -822,6 +823,9 @@ void relate_notes(const Recipe *given, const Recipe *r)
     if (r->optim.warmup != given->optim.warmup)
         log_info("optim.warmup: cut from %lld to %lld, a tenth of the %lld step%s", LL(given->optim.warmup),
                  LL(r->optim.warmup), LL(r->steps), str_plural(r->steps));
+    if (r->optim.warmup == r->steps && r->steps > 1)
+        log_warn("optim.warmup: all %lld steps are warm-up: optim.lr is reached only in the last one",
+                 LL(r->steps));
     name_unused(r);
 }
 

@@ -3,7 +3,6 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "data/order.h"
 
 #include <sys/stat.h>
 
@@ -27,18 +26,6 @@ static int check_tokens(const Recipe *r, const Tokens *s, const char *key)
     if (tokens_verify(s) < 0) return recipe_blame_pending(r, key);
     log_info("%s: %s of tokens checked: ids, and checksums where there are some", tokens_name(s), size);
     return 0;
-}
-
-/* A step then repeats what it has: allowed, to try something out, but nothing that should happen unseen. */
-static void warn_few(const Recipe *r, const Tokens *s)
-{
-    Order   o;
-    int64_t need = r->step_tokens / r->model.context;
-    order_init(&o, tokens_len(s), r->model.context, (uint64_t)r->seed);
-    if (o.n_window < 1 || o.n_window >= need) return; /* none at all is refused by the loader */
-    log_warn("%s: %lld tokens are %lld window%s of %lld, and a step takes %lld: it sees each %.1f times",
-             tokens_name(s), (long long)tokens_len(s), (long long)o.n_window, o.n_window == 1 ? "" : "s",
-             (long long)r->model.context, (long long)need, (double)need / (double)o.n_window);
 }
 
 /* Allowed, to see a model learn by heart, but such a validation says nothing about other data. */
@@ -68,7 +55,6 @@ static int warn_binary(const Tokens *s)
 
 int data_check(const Recipe *r, const Tokens *train, const Tokens *val)
 {
-    if (train) warn_few(r, train);
     if (train) warn_same(r);
     if (r->data.kind == DATA_RANDOM) return 0;
     /* Both may be parts of the same files. */

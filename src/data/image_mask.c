@@ -148,6 +148,6 @@ int image_mask_open_train(Source **out, const Recipe *r)
 int image_mask_open_val(Source **out, const Recipe *r, int64_t most, const Source *train)
 {
     Source *image;
-    TRY(image_source_open_val(&image, r, most, NULL));
+    TRY(image_source_open_val(&image, r, most, train ? ((const MaskSource *)train)->image : NULL));
     return wrap(out, r, image);
 }

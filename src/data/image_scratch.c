@@ -39,7 +39,8 @@ int image_skips_init(ImageSkips *k)
 {
     memset(k, 0, sizeof *k);
     k->first = IMAGE_SKIP_FIRST;
-    errno    = pthread_mutex_init(&k->lock, NULL);
+    k->name = k->of = "";
+    errno           = pthread_mutex_init(&k->lock, NULL);
     return errno ? err_sys("a mutex") : 0;
 }
 
@@ -72,9 +73,13 @@ int image_skips_check(ImageSkips *k, double limit)
     thread_lock(&k->lock);
     int64_t seen = k->seen, skipped = k->skipped;
     thread_unlock(&k->lock);
-    if (limit < 1 && skipped == seen && seen >= k->first)
-        return err_set("none of the first %lld samples could be used", (long long)seen);
+    const char *colon = k->name[0] ? ": " : "";
+    if (limit < 1 && skipped == seen && seen >= k->first) {
+        if (seen == 1) return err_set("%s%sthe only%s sample could not be used", k->name, colon, k->of);
+        return err_set("%s%snone of the first %lld%s samples could be used", k->name, colon, (long long)seen,
+                       k->of);
+    }
     if (seen < IMAGE_SKIP_AFTER || (double)skipped <= limit * (double)seen) return 0;
-    return err_set("%lld of %lld samples could not be used, more than data.skip_limit allows (%g)",
-                   (long long)skipped, (long long)seen, limit);
+    return err_set("%s%s%lld of %lld%s samples could not be used, more than data.skip_limit allows (%g)",
+                   k->name, colon, (long long)skipped, (long long)seen, k->of, limit);
 }

@@ -48,6 +48,7 @@ typedef struct {
     int64_t         first; /* of so many samples one must be good; IMAGE_SKIP_FIRST unless there are fewer */
     uint64_t        said[IMAGE_SKIP_LOGGED]; /* hashes of the names that were logged */
     int             n_said;
+    const char     *name, *of; /* of the set and which part it is, for messages; "": not said */
 } ImageSkips;
 
 int  image_skips_init(ImageSkips *k); /* negative after err_sys() */

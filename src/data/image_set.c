@@ -118,7 +118,7 @@ static int open_tars(ImageSet *s)
         if (s->part[i].fd < 0) return err_sys("%s", s->part[i].path);
         TRY(set_scan_tar(s, i));
     }
-    if (s->n_left_out > 0)
+    if (s->n_left_out > 0 && !s->quiet)
         log_warn("%s: left out of tar files: %lld image%s of another kind, over 256 MiB, links, or with a "
                  "second dot",
                  s->path, (long long)s->n_left_out, str_plural(s->n_left_out));
@@ -229,13 +229,14 @@ static int open_path(ImageSet *s)
     return 0;
 }
 
-int image_set_open(ImageSet **out, const char *path)
+static int open_set(ImageSet **out, const char *path, int quiet)
 {
     *out        = NULL;
     ImageSet *s = mem_zeroed(1, sizeof *s);
     if (!s) return err_sys("%s", path);
     arena_init(&s->arena);
-    s->path = arena_strdup(&s->arena, path);
+    s->quiet = quiet;
+    s->path  = arena_strdup(&s->arena, path);
     for (size_t n = strlen(s->path); n > 1 && s->path[n - 1] == '/'; n--) s->path[n - 1] = '\0';
     if (open_path(s) < 0) {
         image_set_close(s);
@@ -244,6 +245,9 @@ int image_set_open(ImageSet **out, const char *path)
     *out = s;
     return 0;
 }
+
+int image_set_open(ImageSet **out, const char *path) { return open_set(out, path, 0); }
+int image_set_open_quiet(ImageSet **out, const char *path) { return open_set(out, path, 1); }
 
 void image_set_close(ImageSet *s)
 {

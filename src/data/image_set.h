@@ -26,8 +26,11 @@ extern "C" {
 
 typedef struct ImageSet ImageSet;
 
-int  image_set_open(ImageSet **out, const char *path); /* negative after err_user()/err_sys() */
-void image_set_close(ImageSet *s);                     /* NULL is allowed */
+/* Warns of what is left out. Negative after err_user()/err_sys(). quiet: the same without warnings, for a set
+ * that is opened again. */
+int  image_set_open(ImageSet **out, const char *path);
+int  image_set_open_quiet(ImageSet **out, const char *path);
+void image_set_close(ImageSet *s); /* NULL is allowed */
 
 int64_t     image_set_len(const ImageSet *s);
 int         image_set_classes(const ImageSet *s); /* 0: no labels at all */

@@ -162,6 +162,20 @@ int set_has_classes(ImageSet *s)
     return n < 0 ? -1 : has;
 }
 
+/* images: so many are beside class folders. */
+static void warn_left_out(const Scan *c, int images)
+{
+    const ImageSet *s = c->set;
+    if (c->n_empty > 0 && s->n_item > 0)
+        log_warn("%s: %d of %d class folders have no image", s->path, c->n_empty, s->n_class);
+    if (images > 0)
+        log_warn("%s: %d image%s outside the class folders %s left out", s->path, images, str_plural(images),
+                 images == 1 ? "is" : "are");
+    if (c->n_other > 0)
+        log_warn("%s: %lld image%s neither JPEG nor PNG and %s left out", s->path, (long long)c->n_other,
+                 c->n_other == 1 ? " is" : "s are", c->n_other == 1 ? "is" : "are");
+}
+
 int set_scan_folder(ImageSet *s)
 {
     char **name;
@@ -178,13 +192,7 @@ int set_scan_folder(ImageSet *s)
     if (n >= 0) rc = folders > 0 ? scan_classes(&c, name, n) : scan_folder(&c, "", 0);
     arena_deinit(&arena);
     if (n < 0 || rc < 0) return -1;
-    if (c.n_empty > 0 && s->n_item > 0)
-        log_warn("%s: %d of %d class folders have no image", s->path, c.n_empty, s->n_class);
-    if (folders > 0 && images > 0)
-        log_warn("%s: %d image%s outside the class folders are left out", s->path, images,
-                 str_plural(images));
-    if (c.n_other > 0)
-        log_warn("%s: %lld images are neither JPEG nor PNG and are left out", s->path, (long long)c.n_other);
+    if (!s->quiet) warn_left_out(&c, folders > 0 ? images : 0);
     return 0;
 }
 

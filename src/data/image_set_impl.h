@@ -28,6 +28,7 @@ struct ImageSet {
     char    *path;
     SetItem *item;
     int64_t  n_item, cap_item;
+    int      quiet;      /* 1: no warning of what is left out */
     int64_t  n_left_out; /* images in tar files that are not used */
     char    *text;       /* names, each ended by a zero */
     int64_t  n_text, cap_text;

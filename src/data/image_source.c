@@ -320,7 +320,7 @@ int image_source_names(const Source *train, const Recipe *r, ClassNames *out)
         image_set_names(((const ImageSource *)train)->set, out);
         return 0;
     }
-    if (image_set_open(&set, r->data.train) < 0) {
+    if (image_set_open_quiet(&set, r->data.train) < 0) {
         err_clear(); /* the data are on another machine: classes have only numbers */
         return 0;
     }
@@ -405,7 +405,9 @@ static int open_set(ImageSource *s, const Recipe *r, const Source *train)
 {
     int      own = !s->training && r->data.val[0];
     SetPlace at  = { own ? "data.val" : "data.train", own ? r->data.val : r->data.train };
-    if (image_set_open(&s->set, at.path) < 0) return recipe_blame_pending(r, at.key);
+    /* A part of the training data: what is left out of them was said when these were opened. */
+    int rc = train && !own ? image_set_open_quiet(&s->set, at.path) : image_set_open(&s->set, at.path);
+    if (rc < 0) return recipe_blame_pending(r, at.key);
     s->n = image_set_len(s->set);
     if (!r->data.val[0] && r->data.val_fraction > 0) TRY(split(s, r->data.val_fraction));
     TRY(check_set(s, r, &at, train));
@@ -431,11 +433,13 @@ static void set_up(ImageSource *s, int64_t most)
     b->is_work       = s->set != NULL;
     b->scratch_bytes = round_up(sizeof(Scratch), 64);
     for (int k = 0; k < 3; k++) b->targets_each[k] = 1;
+    b->n_all = s->n;
     if (!s->training) {
-        b->n_all               = s->n;
         b->n_sample            = most > 0 ? MIN(most, s->n) : s->n;
         s->shared->skips.first = MIN(b->n_sample, IMAGE_SKIP_FIRST);
     }
+    s->shared->skips.name = s->name;
+    s->shared->skips.of   = s->training ? " training" : " validation";
     order_init(&s->order, s->n + 1, 1, s->opt.seed);
 }
 

@@ -320,7 +320,7 @@ static int open_part(Pairs **out, const Recipe *r, int validation, int64_t most,
     if (rc == 0) {
         p->base.size        = p->list.n;
         p->base.fingerprint = p->list.hash;
-        p->base.n_all       = validation ? p->list.n : 0;
+        p->base.n_all       = p->list.n;
         p->base.n_sample    = !validation ? INT64_MAX : most > 0 ? MIN(most, p->list.n) : p->list.n;
         choose_group(p, r);
     }

@@ -52,12 +52,12 @@ struct Source {
     const SourceVt *vt;
     const char     *name;     /* "data.train: FILE", for messages */
     int64_t         n_sample; /* of validation; INT64_MAX: endless */
-    int64_t         n_all;    /* of validation: samples there are, of which n_sample are taken */
+    int64_t         n_all; /* samples there are: an epoch, or of which validation takes n_sample; 0: no end */
     int64_t         targets_each[SOURCE_SLOTS]; /* of a full sample */
-    int64_t         size;             /* of the data, in any unit: another one means that the data changed */
-    uint64_t        fingerprint;      /* of its content, by samples of it; 0: not known */
-    int             is_work;          /* 1: a sample takes long (decoding): several threads share a batch */
-    size_t          scratch_bytes;    /* for each thread, zeros at first */
+    int64_t         size;          /* of the data, in the task's units: another one means that they changed */
+    uint64_t        fingerprint;   /* of its content, by samples of it; 0: not known */
+    int             is_work;       /* 1: a sample takes long (decoding): several threads share a batch */
+    size_t          scratch_bytes; /* for each thread, zeros at first */
     double          bytes_per_target; /* of validation: text that a target stands for; 0: not known */
 };
 

@@ -197,15 +197,15 @@ static int find_document_token(Windows *w, const Recipe *r)
 static void count_windows(Windows *w, const Recipe *r, int64_t most)
 {
     int64_t len = tokens_len(w->tokens);
-    if (w->validation) {
-        w->base.n_all    = w->pack ? pack_rows(w->pack) : order_eval_windows(len, w->T);
-        w->base.n_sample = most > 0 ? MIN(w->base.n_all, most) : w->base.n_all;
-    }
     if (w->pack) {
         order_init(&w->order, pack_rows(w->pack) + 1, 1, (uint64_t)r->seed); /* a row is a window of 1 */
     } else {
         order_init(&w->order, len, w->T, (uint64_t)r->seed);
     }
+    w->base.n_all = w->order.n_window;
+    if (!w->validation) return;
+    if (!w->pack) w->base.n_all = order_eval_windows(len, w->T);
+    w->base.n_sample = most > 0 ? MIN(w->base.n_all, most) : w->base.n_all;
 }
 
 static int set_up(Windows *w, const Recipe *r, int64_t most)

@@ -371,6 +371,24 @@ int rundir_trim(const char *path, int64_t first_step)
     return dropped;
 }
 
+int64_t rundir_last_step(const RunDir *d)
+{
+    char   *line = NULL;
+    size_t  room = 0;
+    int64_t last = 0;
+    char    why[RUNDIR_PATH + 128];
+    FILE   *in = open_lines(d->metrics, why, sizeof why);
+    if (!in) return 0;
+    while (getline(&line, &room, in) >= 0) {
+        json_t *root = json_loads(line, 0, NULL); /* none where a kill cut the line off */
+        if (json_object_get(root, "loss")) last = json_integer_value(json_object_get(root, "step"));
+        json_decref(root);
+    }
+    free(line);
+    fclose(in);
+    return last;
+}
+
 int rundir_has_eval(const RunDir *d, int64_t step)
 {
     char  *line = NULL;

@@ -75,6 +75,9 @@ int64_t rundir_owner(const char *lock);
  * err_set(). */
 int rundir_trim(const char *path, int64_t first_step);
 
+/* The last step that metrics.jsonl has a loss of; 0: none, or the file cannot be read. */
+int64_t rundir_last_step(const RunDir *d);
+
 /* 1 when metrics.jsonl has a measure of an evaluation ("val_...") after this step; 0 also when the file
  * cannot be read. */
 int rundir_has_eval(const RunDir *d, int64_t step);

@@ -18,6 +18,9 @@ enum { MAX_ROLLBACKS = 3 };
 /* A step predicted to take longer is announced: silence would look like a program that hangs. */
 enum { LONG_STEP_S = 60 };
 
+static const char what_helps[] =
+    "what may help: a lower optim.lr, a longer optim.warmup; for spikes a larger spike_factor";
+
 static void announce(Run *run)
 {
     const Job       *j        = run->setup.job;
@@ -35,6 +38,7 @@ static void announce(Run *run)
              (long long)c->micro_batch, each, recompute_level_name(c->level),
              str_bytes(mem, sizeof mem, (double)store_total_bytes(&j->store)));
     log_info("%s", run->setup.choice.why);
+    if (!run->is_look) train_say_data(run);
     if (!run->is_look) log_info("everything else in %s/", run->dir.path);
     double step_s = run->setup.choice.row[run->setup.choice.best].step_s;
     if (step_s > LONG_STEP_S) {
@@ -150,6 +154,9 @@ static double mfu_now(const Run *run)
     return peak > 0 ? run->step_flops / run->pace.step_s / peak : NAN;
 }
 
+/* x, but a NAN without its sign, which means nothing and would be printed. */
+static double bare_nan(double x) { return isnan(x) ? fabs(x) : x; }
+
 /* Reads the result of one finished step. */
 static int take_result(Run *run, StepOut *out)
 {
@@ -177,9 +184,9 @@ static int take_result(Run *run, StepOut *out)
     for (int k = 0; k < LOSS_SLOTS; k++) m.n_report[k] = step_reports(&run->stepper, step, k);
     if (!m.is_bad && run->at.step > run->back.bad_until) run->back.n = 0;
     if (m.is_bad) {
-        log_warn("step %lld skipped: %s (loss %g, gradient norm %g); %d updates skipped so far",
-                 (long long)run->at.step, metrics_skip_name(out->skip), (double)out->loss,
-                 (double)out->grad_norm, out->n_skipped);
+        log_warn("step %lld skipped: %s (loss %g, gradient norm %g); %d update%s skipped so far",
+                 (long long)run->at.step, metrics_skip_name(out->skip), bare_nan(out->loss),
+                 bare_nan(out->grad_norm), out->n_skipped, str_plural(out->n_skipped));
     }
     const Watcher *w     = &run->metrics.watcher;
     WatcherStep    times = {
@@ -207,14 +214,14 @@ static int find_good(Run *run)
     int found = train_resume(run, run->back.n > 0 ? run->back.to : INT64_MAX);
     if (found < 0) return -1;
     if (found == 0 && run->back.n == 0) {
-        return err_set("%d step%s in a row skipped and there is no checkpoint to go back to",
-                       run->skips.n_row, str_plural(run->skips.n_row));
+        return err_set("%d step%s in a row skipped and there is no checkpoint to go back to (%s)",
+                       run->skips.n_row, str_plural(run->skips.n_row), what_helps);
     }
     if (found == 0 && run->back.n >= MAX_ROLLBACKS) {
         return err_set("giving up at step %lld: %d step%s in a row skipped again after %d rollbacks, the "
-                       "last to step %lld (what may help: a lower optim.lr; a larger spike_factor)",
+                       "last to step %lld (%s)",
                        at, run->skips.n_row, str_plural(run->skips.n_row), run->back.n,
-                       (long long)run->back.to);
+                       (long long)run->back.to, what_helps);
     }
     if (run->back.n > 0) {
         log_warn("the same failure after going back to step %lld: %s", (long long)run->back.to,

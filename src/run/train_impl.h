@@ -121,6 +121,11 @@ int train_attach(Run *run);
  * evaluated. */
 int train_write_texts(Run *run);
 
+/* ---- train_data.c ---- */
+
+/* Says what the data hold and how often the run goes through them, and warns of too few. */
+void train_say_data(const Run *run);
+
 /* ---- train_until.c ---- */
 
 int  train_over_budget(const Run *run);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "conf/paths.h"
+#include "optim/schedule.h"
 #include "run/marks.h"
 #include "run/switches.h"
 
@@ -84,6 +85,20 @@ int train_attach(Run *run)
     return stepper_attach(&run->stepper, run->train, run->at.next_sample, run->at.skip, run->at.n_skip);
 }
 
+/* The schedule ends with the run: with other steps the rate leaps. Silent where it stays as it was. */
+static void say_schedule(const Run *run)
+{
+    const CkptState *at = &run->at;
+    const Recipe    *r  = run->r;
+    if (at->was_steps == 0 || at->step == 0 || at->step >= r->steps || r->budget_s > 0) return;
+    double was = schedule_lr(&r->optim, at->step - 1, at->was_steps);
+    double now = schedule_lr(&r->optim, at->step, r->steps);
+    if (now == schedule_lr(&r->optim, at->step, at->was_steps)) return;
+    log_info("the schedule ends at step %lld now, not %lld: optim.lr is %.3g in step %lld, %.3g in step %lld",
+             (long long)r->steps, (long long)at->was_steps, was, (long long)at->step, now,
+             (long long)at->step + 1);
+}
+
 int train_resume(Run *run, int64_t before)
 {
     Job    *j         = run->setup.job;
@@ -111,6 +126,7 @@ int train_resume(Run *run, int64_t before)
         run->skips.n_row =
             run->at.device.out.n_skip_row; /* in updates: with several a step, more than there were */
         log_info("resuming after step %lld%s%s", (long long)run->at.step, note[0] ? ": " : "", note);
+        say_schedule(run);
     }
     return (int)got[0];
 }
@@ -190,11 +206,21 @@ void train_copy_log(Run *run)
     run->log_copied = 1;
 }
 
+/* A run that was killed before its first checkpoint looks to its user like one that goes on. */
+static void say_lost(const Run *run, int fresh)
+{
+    int64_t lost = fresh || run->at.step > 0 ? 0 : rundir_last_step(&run->dir);
+    if (lost > 0)
+        log_warn("%s had come to step %lld without a checkpoint: beginning anew (checkpoint.every is %lld)",
+                 run->dir.path, (long long)lost, (long long)run->r->checkpoint.every);
+}
+
 static int open_files(Run *run, int fresh)
 {
     if (comm_rank(run->comm) > 0) return 0;
     TRY(rundir_begin(&run->dir, fresh));
     train_copy_log(run);
+    say_lost(run, fresh);
     TRY(rundir_trim(run->dir.metrics, run->at.step > 0 ? run->at.step + 1 : 0));
     if (run->at.step < run->r->steps) TRY(train_write_texts(run)); /* else it is only evaluated */
     TRY(metrics_open(&run->metrics, run->dir.metrics));
@@ -226,8 +252,6 @@ int train_open(Run *run, const TrainOptions *opt)
     log_info("%s: %s", run->setup.info.name, run->setup.why);
     if (is_noise(run)) {
         log_info("%s", run->task->noise);
-    } else if (!run->val) {
-        log_info("training on all the data, no validation");
     }
     int larger = run->task->metric[run->task->best].larger;
     run->at    = (CkptState){ .seed = (uint64_t)r->seed, .best_val = larger ? -INFINITY : INFINITY };

@@ -66,16 +66,16 @@ int train_after_eval(Run *run, double val)
     const RecipeEval *e  = &run->r->eval;
     run->last_eval.value = val;
     run->last_eval.step  = run->at.step;
-    run->save.best_waits = 0; /* a best one that could not be saved is gone now */
+    run->save.best_waits = 0;        /* a best one that could not be saved is gone now */
+    if (run->at.step == 0) return 0; /* an untrained model is no best one, and has reached nothing */
     if (is_better(run->task, val, run->at.best_val)) {
         run->at.best_val  = val;
         run->at.bad_evals = 0;
-        run->save.is_best = run->r->checkpoint.best && run->at.step > 0;
+        run->save.is_best = run->r->checkpoint.best;
     } else {
         run->at.bad_evals++;
         run->save.is_best = 0;
     }
-    if (run->at.step == 0) return 0; /* an untrained model cannot have reached anything */
     if (is_reached(run, val)) {
         log_info("target reached: validation %s %.4f is at or %s %.4f", measure(run), val,
                  run->task->metric[run->task->best].larger ? "above" : "below", e->target);

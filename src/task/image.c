@@ -63,7 +63,7 @@ static int count_classes(Recipe *r, int need_data, ClassNames *names)
         if (r->image.classes == 0) r->image.classes = names->n > 0 ? names->n : WITHOUT_DATA;
         return 0;
     }
-    if (image_set_open(&set, r->data.train) < 0) {
+    if (image_set_open_quiet(&set, r->data.train) < 0) {
         if (need_data) return recipe_blame_pending(r, "data.train");
         err_clear(); /* the data are on another machine */
         if (r->image.classes == 0) r->image.classes = names->n > 0 ? names->n : WITHOUT_DATA;

@@ -396,8 +396,8 @@ static void ppo_summary(Job *j, double mfu)
              str_count(n, sizeof n, (double)job_param_count(j)), used);
     say_solved(j);
     if (p->host.n_episode > 0)
-        log_info("%lld episodes, mean return of the last %lld: %.2f", (long long)p->host.n_episode,
-                 (long long)MIN(p->host.n_episode, PPO_LAST),
+        log_info("%lld training episodes, which explore: mean return of the last %lld: %.2f",
+                 (long long)p->host.n_episode, (long long)MIN(p->host.n_episode, PPO_LAST),
                  mean_last(p->host.last_return, p->host.n_episode));
     if (p->by_host) ppo_hybrid_summary(j);
     log_info("to look at the policy: brim play %s", j->recipe.run);

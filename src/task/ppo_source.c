@@ -19,7 +19,7 @@ static int open_source(Source **out, const Recipe *r, int64_t n_sample, int64_t 
     s->vt       = &source_vt;
     s->name     = "env";
     s->n_sample = n_sample;
-    s->n_all    = n_sample;
+    s->n_all    = n_sample < INT64_MAX ? n_sample : 0;
     s->size     = 1;
     for (int k = 0; k < SOURCE_SLOTS; k++) s->targets_each[k] = n_target;
     *out = s;

@@ -313,7 +313,7 @@ double series_extreme(const Series *s, const char *key, int larger, double *at_s
     double best = NAN;
     for (int r = 0; c >= 0 && r < s->n_row; r++) {
         double x = s->column[c][r];
-        if (isnan(x) || !(isnan(best) || (larger ? x > best : x < best))) continue;
+        if (isnan(x) || !(isnan(best) || *at_step == 0 || (larger ? x > best : x < best))) continue;
         best     = x;
         *at_step = s->column[COLUMN_STEP][r];
     }

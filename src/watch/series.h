@@ -60,7 +60,8 @@ double      series_last(const Series *s, const char *key);   /* newest value, or
 double      series_step(const Series *s);                    /* updates done: 0 of a file without lines */
 const char *series_text(const Series *s, const char *key);   /* newest text, or "" */
 double      series_at(const Series *s, int column, int row); /* NAN for column -1 */
-/* The same, larger: the highest. */
+/* The lowest, or with larger the highest; that of step 0, of an untrained model, only while there is no
+ * other. NAN: none. */
 double series_extreme(const Series *s, const char *key, int larger, double *at_step);
 double series_mean(const Series *s, const char *key, int n_last); /* of the last n values, or NAN */
 /* The steps of the first and the last of these; 0: there is none. */
