@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Wrong input ends within a second, with exit code 2 and exactly one line on stderr that names place and key.
-# The same mistakes with their exact messages are in test_conf.c; this file tests the whole program.
+# The same mistakes with their exact messages are in test_conf_bad.c; this file tests the whole program.
 . "$(dirname "$0")/shell_lib.sh"
 
 # name, pattern of the line, then the command's arguments
