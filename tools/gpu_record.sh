@@ -13,9 +13,9 @@
 #   suite    gpu-suite (6 min)
 #   ladder   of gpt2-124m (1.5 min)
 #   sample   tokens/s of gpt2-124m (1 and 64 prompts) and of llama-8b (0.2 min)
-#   leaderboard  its model on the tokens of the folder SET (brim data tokens, 32,000 ids) for BUDGET_S
-#            seconds (default 240), in fp8 with Muon. The time begins with the program. LEADERBOARD: other
-#            keys (4.5 min)
+#   leaderboard  its model on the tokens of the folder SET (32,000 ids; tools/fetch_text.sh makes it) for
+#            BUDGET_S seconds (default 240), in fp8 with Muon. The time begins with the program. LEADERBOARD:
+#            other keys (4.5 min)
 #   leaderboard_peer  the same by PyTorch with AdamW. The time begins when its compiler is done. PEER_KEYS:
 #            other keys of tools/peer_leaderboard.py (6 min)
 set -uo pipefail

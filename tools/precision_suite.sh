@@ -11,10 +11,10 @@
 #            tokens of each (3 min); needs TRAIN and VAL
 # All parts in this order take 16 minutes on an H200 (from earlier rates and starts), with tune.txt of an
 # earlier OUT_FOLDER as BRIM_TUNE_CACHE two less.
-# TRAIN, VAL: shards of GPT-2 tokens (brim data), some ten million and some hundred thousand. MORE: keys for
-# every training run. FORMS: keys of precision for rates, forms between commas ("bf16,fp8,fp8 fp8.fast=all").
-# LRS: AdamW's rates for muon ("6e-4 1.2e-3 2.4e-3": 3.5 min more). Curves go to OUT_FOLDER as metrics.jsonl
-# files, as they come.
+# TRAIN, VAL: shards of GPT-2 tokens (brim data tokens), some ten million and some hundred thousand;
+# fetch_text.sh and fetch_tokenizers.sh have text and tokenizer. MORE: keys for every training run. FORMS:
+# keys of precision for rates, forms between commas ("bf16,fp8,fp8 fp8.fast=all"). LRS: AdamW's rates for muon
+# ("6e-4 1.2e-3 2.4e-3": 3.5 min more). Curves go to OUT_FOLDER as metrics.jsonl files, as they come.
 set -uo pipefail
 TRAIN=${TRAIN:+$(realpath "$TRAIN")}; VAL=${VAL:+$(realpath "$VAL")}
 here=$(cd "$(dirname "$0")/.." && pwd); build=$(realpath "$1"); out=$(realpath -m "$2"); shift 2
