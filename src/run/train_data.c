@@ -37,10 +37,10 @@ static void warn_few(const Run *run)
 /* Allowed, to try something out, but such a step is no larger than one that takes each sample once. */
 static void warn_repeats(const Run *run, int64_t a_step)
 {
-    const Recipe *r    = run->r;
-    int64_t       n    = run->train->n_all;
-    int64_t       once = strcmp(r->step_key, "step_samples") == 0 ? n : n * run->task->units(r);
+    const Recipe *r = run->r;
+    int64_t       n = run->train->n_all;
     if (a_step <= n) return;
+    int64_t once = strcmp(r->step_key, "step_samples") == 0 ? n : n * run->task->units(r);
     log_warn("%s: %lld sample%s, and a step takes %lld: it sees each %.1f times (once with %s=%lld)",
              run->train->name, (long long)n, str_plural(n), (long long)a_step, (double)a_step / (double)n,
              r->step_key, (long long)once);
