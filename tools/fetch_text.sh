@@ -17,8 +17,10 @@ cd "$tmp"
 dictionary() { # package of Debian
     local name=${1#dict-}
     [ ! -s "$to/$name.jsonl" ] || return 0
-    apt-get download -qq "$1" >/dev/null && dpkg -x "$1"_*.deb "$1"
-    zcat "$1"/usr/share/dictd/"$name".dict.dz | documents cut "$to/$name.jsonl"
+    apt-get download -qq "$1" >/dev/null
+    dpkg -x "$1"_*.deb "$1"
+    zcat "$1"/usr/share/dictd/"$name".dict.dz >"$name"
+    documents cut "$to/$name.jsonl" <"$name"
 }
 
 package() { # of npm, with its version
