@@ -392,6 +392,22 @@ static void test_compare_picture(void **state)
     }
 }
 
+/* A mean is not said to be of more steps than there are. */
+static void test_report_of_few(void **state)
+{
+    Rig   *r = *state;
+    char   path[256], *text;
+    size_t n;
+    make_run(r, "one", 0.001, "");
+    snprintf(path, sizeof path, "%s/runs/one/metrics.jsonl", r->dir);
+    put(path, "w", "{\"step\":1,\"loss\":4}\n{\"step\":2,\"loss\":3}\n");
+    assert_int_equal(report_write_run(base_of(r), "one", NULL, NULL), 0);
+    snprintf(path, sizeof path, "%s/runs/one/report.html", r->dir);
+    assert_int_equal(file_read_all(path, 1 << 20, &text, &n), 0);
+    assert_non_null(strstr(text, "from 4.0000 to 3.5000 (mean of the last 2 steps)"));
+    free(text);
+}
+
 /* Report and compare have one rate, that of the last 100 steps, however many rows a long run's series keeps;
  * and one loss, that of the last 20. */
 static void test_one_rate(void **state)
@@ -670,6 +686,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_compare, setup, teardown),
         cmocka_unit_test_setup_teardown(test_compare_targets, setup, teardown),
         cmocka_unit_test_setup_teardown(test_compare_picture, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_report_of_few, setup, teardown),
         cmocka_unit_test_setup_teardown(test_one_rate, setup, teardown),
         cmocka_unit_test_setup_teardown(test_report, setup, teardown),
         cmocka_unit_test_setup_teardown(test_report_of_nothing, setup, teardown),

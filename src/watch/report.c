@@ -183,10 +183,12 @@ static void say_loss(FILE *f, const RunView *v, const Series *s)
     double      first = series_first(s, "loss"), last = runs_recent(v, "loss"), begin = series_first(s, key);
     int         better = larger ? best > begin : best < begin;
     char        name[64];
+    double      recent[RUNS_LOSS_STEPS];
+    int         n = series_tail(&v->tail, "loss", recent, RUNS_LOSS_STEPS);
     /* A loss need not fall where the measure that counts gets better: a policy's does not. */
     if (!isnan(first) && !isnan(last)) {
-        fprintf(f, "<p>The training loss went from %.4f to %.4f (mean of the last %d steps)%s.</p>", first,
-                last, RUNS_LOSS_STEPS, last < first || better ? "" : ": it did not fall");
+        fprintf(f, "<p>The training loss went from %.4f to %.4f (mean of the last %d step%s)%s.</p>", first,
+                last, n, str_plural(n), last < first || better ? "" : ": it did not fall");
     }
     if (isnan(best)) return;
     facts_measure_name(key, name, sizeof name);
