@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # What the docs quote of `brim plan` is what it says today.
+# shellcheck source=tests/shell_lib.sh
 . "$(dirname "$0")/shell_lib.sh"
 
 # A document, its words with RATE, BYTES or STEP in place of a figure, and a recipe with keys.

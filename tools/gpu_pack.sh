@@ -2,11 +2,12 @@
 # Packs what tests and measurements on a GPU need, for a machine without compiler and packages: the programs
 # of BUILD_FOLDER without debug symbols, PyTorch's programs (the folder PEERS, if set), and MuJoCo with its
 # humanoid, if installed here.
-# Usage: gpu_pack.sh BUILD_FOLDER FILE.tar.xz. First: make ARCH=x86-64-v4 all gpu-tests; make bench-env.
+# Usage: gpu_pack.sh BUILD_FOLDER FILE.tar.xz. First: make ARCH=x86-64-v4 all gpu-tests
+# build/tests/test_latent bench-env, and bench-cpu where OpenBLAS is.
 # There:  tar xJf FILE.tar.xz -C FOLDER; FOLDER/install_mujoco.sh; tools/test_gpu.sh FOLDER
 set -euo pipefail
+build=$(realpath "$1") file=$(realpath -m "$2") peers=${PEERS:+$(realpath "$PEERS")}
 cd "$(dirname "$0")/.."
-build=$1 file=$(realpath -m "$2")
 stage=$(mktemp -d); trap 'rm -rf "$stage"' EXIT
 mkdir -p "$stage/tests/gpu" "$stage/tests/toy" "$stage/mujoco"
 
@@ -22,7 +23,7 @@ done
 ln -s ../libbrim_cuda.so "$stage/tests/"
 for d in gpu toy; do ln -s ../../libbrim_cuda.so "$stage/tests/$d/"; done
 ${CC:-gcc} -O2 -shared -fPIC -Isrc/env -o "$stage/wide.so" tests/env/wide.c
-[ -z "${PEERS:-}" ] || cp -r "$PEERS" "$stage/peers"
+[ -z "$peers" ] || cp -r "$peers" "$stage/peers"
 
 # MuJoCo's library and those of its own that a bare system lacks.
 mujoco=$(ldconfig -p | sed -n 's/.*libmujoco\.so\.[0-9.]* .* => //p' | head -n 1)
