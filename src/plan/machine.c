@@ -156,7 +156,7 @@ double machine_flops_time(const Machine *m, const MachineWork *w)
 {
     double share = 1.0, longer = 1.0;
     if (w->unit != UNIT_FP8 && w->arith != MACHINE_HALF)
-        share = w->arith == MACHINE_TF32 ? m->tf32_share : m->f32_share;
+        share = w->arith == MACHINE_TF32 && m->tf32_share > 0 ? m->tf32_share : m->f32_share;
     if (w->unit == UNIT_MEMORY) return 0;
     if (w->keys > 0) longer += m->attn_fixed * (ATTN_KEYS / w->keys - 1);
     return w->flops / (m->rate[w->unit] * share) * longer;
