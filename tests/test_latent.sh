@@ -58,7 +58,7 @@ out=$("$brim" eval runs/whole eval.samples=8 "device=$device" threads=1 2>&1)
 echo "$out" | grep -q "whole text .* no prompt" && echo "$out" | grep -q "exact match"
 verdict "brim eval says loss, baselines and exact match" $? "$out"
 
-refused "brim eval: no such file" "command line: data.val: no such file: nothing" \
+refused "brim eval: no such file" "command line: data.val: nothing: no such file" \
     "$brim" eval runs/whole data.val=nothing
 
 answer() {

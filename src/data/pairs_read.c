@@ -433,7 +433,7 @@ int pair_list_read(PairList *l, const Recipe *r, const PairShape *s, int validat
     memset(l, 0, sizeof *l);
     if (r->latent.pairs == PAIRS_RANDOM) return add_noise(l, r, s, validation);
     const char *key = own ? "data.val" : "data.train";
-    if (file_kind(p.name) == FILE_NONE) return recipe_blame(r, key, "no such file: %s", p.name);
+    if (file_kind(p.name) == FILE_NONE) return recipe_blame(r, key, "%s: no such file", p.name);
     if (file_read_all(p.name, MOST_BYTES, &text, &n) < 0) return recipe_blame_pending(r, key);
     l->hash = XXH64(text, n, 0);
     int rc  = read_text(&p, validation, own, text, (int64_t)n);
