@@ -47,6 +47,8 @@ timeout -k 5 900 "$brim" train grow.yaml run=whole >whole.log 2>&1 </dev/null
 verdict "a run in stages" $? "$(tail -n 2 whole.log)"
 [ "$(grep -c 'stage from step .* planned' whole.log)" -eq "$(echo "$stages" | awk -F, '{ print NF + 1 }')" ]
 verdict "every stage is planned before the first step" $? "$(head -n 4 whole.log)"
+[ "$(grep -c 'samples to train on' whole.log)" -eq 1 ]
+verdict "how much data there is, is said once" $? "$(grep 'to train on' whole.log)"
 goes_on whole $first
 [ -z "$second" ] || goes_on whole "$second"
 
