@@ -194,6 +194,19 @@ static void test_room(void **state)
     source_close(src);
 }
 
+/* Rows that are needed are there, whatever a share loses by rounding. */
+static void test_share_of_rows(void **state)
+{
+    const PairShape s = { .S = 300, .P = 300, .A = 2, .L = 8, .K = 4 };
+    for (int64_t B = 1; B < 64; B++) {
+        for (int64_t x = 0; x + s.P <= B * s.P; x++) {
+            int64_t rows = B * (s.A - 1 + s.L) + x + s.P;
+            if (pairs_rows(&s, READ_FULL, B, (double)x / (double)(B * s.P)) < rows)
+                fail_msg("%lld rows of %lld samples are not there", (long long)rows, (long long)B);
+        }
+    }
+}
+
 /* The longest prompt is among those for validation: the room is for all. */
 static void test_room_for_validation(void **state)
 {
@@ -369,6 +382,7 @@ int main(void)
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_fields),
                                         cmocka_unit_test(test_epochs),
                                         cmocka_unit_test(test_room),
+                                        cmocka_unit_test(test_share_of_rows),
                                         cmocka_unit_test(test_room_for_validation),
                                         cmocka_unit_test(test_validation),
                                         cmocka_unit_test(test_squad),

@@ -47,6 +47,8 @@ timeout -k 5 900 "$brim" train grow.yaml run=whole >whole.log 2>&1 </dev/null
 verdict "a run in stages" $? "$(tail -n 2 whole.log)"
 [ "$(grep -c 'stage from step .* planned' whole.log)" -eq "$(echo "$stages" | awk -F, '{ print NF + 1 }')" ]
 verdict "every stage is planned before the first step" $? "$(head -n 4 whole.log)"
+[ "$(grep -c 'samples to train on' whole.log)" -eq 1 ]
+verdict "how much data there is, is said once" $? "$(grep 'to train on' whole.log)"
 goes_on whole $first
 [ -z "$second" ] || goes_on whole "$second"
 
@@ -84,6 +86,10 @@ timeout -k 5 100 "$brim" train clips.yaml run=again steps=8 >again.log 2>&1 </de
 timeout -k 5 100 "$brim" train clips.yaml run=again >again.log 2>&1 </dev/null
 cmp runs/{clips,again}/checkpoints/step-00000012/model.safetensors
 verdict "left in the second stage and gone on: the same bits" $? "$(tail -n 2 again.log)"
+BRIM_FAULT=rename:6 timeout -k 5 100 "$brim" train clips.yaml run=full checkpoint.every=0 \
+    >full.log 2>&1 </dev/null; rc=$?
+[ $rc -eq 0 ] && grep -q 'NOT SAVED: .*the stage has ended at step 6, there is none yet' full.log
+verdict "a failed save between stages does not say that training has ended" $? "$rc: $(grep NOT full.log)"
 # Bad steps in the second stage, twice, and then in the first one, which the run goes back to.
 export BRIM_FAULT=nan:7-12
 timeout -k 5 100 "$brim" train clips.yaml run=back max_skips=2 >back.log 2>&1 </dev/null; rc=$?

@@ -59,6 +59,9 @@ brim train tiny.yaml run=lost steps=9
 verdict "more steps say what becomes of the learning rate" $? "$(seen)"
 brim train lost steps=10 optim.schedule=constant
 [ $rc -eq 0 ] && ! says 'the schedule ends'; verdict "which a constant one keeps" $? "$(seen)"
+brim train lost steps=14 optim.schedule=cosine optim.lr=1e-5 optim.min_lr=0
+[ $rc -eq 0 ] && says 'the schedule ends at step 14 now, not 10: optim.lr is [0-9.e-]+ in step 11$'
+verdict "what it was is not said of another schedule" $? "$(seen)"
 brim train lost; ! says 'to train on'; verdict "nothing to do says nothing about data" $? "$(seen)"
 
 # ---- how much data -----------------------------------------------------------------------------------------

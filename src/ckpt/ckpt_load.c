@@ -305,6 +305,13 @@ static void note_data(CkptState *s, const Recipe *r, int row, const char *was)
     str_copy(s->was_data, sizeof s->was_data, was);
 }
 
+static void note_schedule(CkptState *s, const char *key, const char *was)
+{
+    static const char rate[] = "optim.lr,optim.min_lr,optim.warmup,optim.schedule,optim.cooldown";
+    if (strcmp(key, "steps") == 0) str_parse_int(was, &s->was_steps);
+    s->other_rate |= str_list_has(rate, key);
+}
+
 /* Refuses what shapes do not show (heads, activation, positions) and lists the other keys that changed in
  * note. */
 static int match_keys(Loaded *l, const Recipe *r, char *note, size_t n)
@@ -327,7 +334,7 @@ static int match_keys(Loaded *l, const Recipe *r, char *note, size_t n)
                 l->path, m->key[i].key, now, m->key[i].text);
         }
         note_data(&m->state, r, row, m->key[i].text);
-        if (strcmp(m->key[i].key, "steps") == 0) str_parse_int(m->key[i].text, &m->state.was_steps);
+        note_schedule(&m->state, m->key[i].key, m->key[i].text);
         str_append(note, n, "%s%s %s -> %s", *note ? ", " : "", m->key[i].key, m->key[i].text, now);
     }
     return 0;

@@ -46,7 +46,8 @@ typedef struct {
      * trained on, and what it was; 0: none does. */
     int     other_data;
     char    was_data[2 * RECIPE_STR];
-    int64_t was_steps; /* the key `steps` of then; 0: as in the recipe */
+    int64_t was_steps;  /* the key `steps` of then; 0: as in the recipe */
+    int     other_rate; /* 1: another key that the learning rate follows from changed, too */
 } CkptState;
 
 typedef enum { CKPT_MODEL, CKPT_OPTIM, CKPT_FILES } CkptFileKind;

@@ -6,6 +6,7 @@
 #include "data/order.h"
 #include "data/pairs_impl.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,7 +72,7 @@ int64_t pairs_rows(const PairShape *s, PairReader reader, int64_t B, double room
     int64_t rest, prompt;
     reader_rows(s, reader, &rest, &prompt);
     int64_t most = B * ((reader == READ_BYTES ? 0 : rest) + prompt);
-    int64_t some = B * rest + (int64_t)(room * (double)(B * prompt)) + prompt;
+    int64_t some = B * rest + (int64_t)ceil(room * (double)(B * prompt)) + prompt;
     return round_up(reader <= READ_FULL ? MIN(most, some) : most, PAIRS_ALIGN);
 }
 

@@ -59,9 +59,6 @@ int machine_list_fitting(char *buf, size_t n, size_t size_bytes);
 /* A stand-in for this computer's CPU with the given threads. */
 Machine machine_cpu(int threads, size_t mem_bytes);
 
-/* What a unit does in a second, bytes or FLOP; f32: in that type. */
-double machine_rate(const Machine *m, MachineUnit unit, int f32);
-
 /* Seconds for one op: the slower of arithmetic and memory traffic, plus the fixed cost. */
 double machine_op_time(const Machine *m, const MachineWork *w);
 /* The two halves alone. */

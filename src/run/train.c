@@ -38,7 +38,8 @@ static void announce(Run *run)
              (long long)c->micro_batch, each, recompute_level_name(c->level),
              str_bytes(mem, sizeof mem, (double)store_total_bytes(&j->store)));
     log_info("%s", run->setup.choice.why);
-    if (!run->is_look) train_say_data(run);
+    if (!run->is_look && !run->said_data) train_say_data(run);
+    run->said_data = 1;
     if (!run->is_look) log_info("everything else in %s/", run->dir.path);
     double step_s = run->setup.choice.row[run->setup.choice.best].step_s;
     if (step_s > LONG_STEP_S) {
@@ -614,26 +615,28 @@ static int run_stages(const Task *task, const Recipe *r, const TrainOptions *fir
     TaskStage    range     = { 0, r->steps };
     Rollbacks    back      = { 0 };
     int64_t      step      = 0;
-    int          goes_back = 0;
+    int          goes_back = 0, said_data = 0;
     if (task->stage) {
         TRY(find_step(r, first, comm, &step));
         TRY(plan_stages(task, r, comm, step));
     }
     for (;;) {
         if (task->stage) range = task->stage(r, MIN(step, r->steps - 1), &stage);
-        Run run = { .task    = task,
-                    .r       = &stage,
-                    .comm    = comm,
-                    .begin_s = opt.begin_s,
-                    .begin   = range.from,
-                    .end     = range.until,
-                    .is_look = opt.is_look,
-                    .back    = back,
-                    .learned = goes_back ? &learned : NULL };
+        Run run = { .task      = task,
+                    .r         = &stage,
+                    .comm      = comm,
+                    .begin_s   = opt.begin_s,
+                    .begin     = range.from,
+                    .end       = range.until,
+                    .is_look   = opt.is_look,
+                    .back      = back,
+                    .said_data = said_data,
+                    .learned   = goes_back ? &learned : NULL };
         TRY(run_rank(&run, &opt));
         if (!has_next(&run)) return 0;
         step              = run.at.step;
         back              = run.back;
+        said_data         = run.said_data;
         goes_back         = step < run.begin;
         learned           = run.at;
         learned.elapsed_s = train_elapsed(&run);

@@ -81,6 +81,7 @@ typedef struct {
     CkptState at;         /* what a checkpoint taken now would say; at.step = updates whose result was read */
     int64_t   queued;     /* steps handed to the device */
     int64_t   first_step; /* of this process */
+    int       said_data;  /* by this stage, or one before it */
     int       idle;       /* it has nothing to do, and said why */
     int       is_over;    /* no step comes any more; only what was done is saved */
     Asked     asked;

@@ -85,18 +85,21 @@ int train_attach(Run *run)
     return stepper_attach(&run->stepper, run->train, run->at.next_sample, run->at.skip, run->at.n_skip);
 }
 
-/* The schedule ends with the run: with other steps the rate leaps. Silent where it stays as it was. */
+/* The schedule ends with the run: with other steps the rate leaps. Silent where it stays as it was. What the
+ * rate was is only known if no other key of it changed. */
 static void say_schedule(const Run *run)
 {
     const CkptState *at = &run->at;
     const Recipe    *r  = run->r;
     if (at->was_steps == 0 || at->step == 0 || at->step >= r->steps || r->budget_s > 0) return;
-    double was = schedule_lr(&r->optim, at->step - 1, at->was_steps);
-    double now = schedule_lr(&r->optim, at->step, r->steps);
+    double now     = schedule_lr(&r->optim, at->step, r->steps);
+    char   was[64] = "";
     if (now == schedule_lr(&r->optim, at->step, at->was_steps)) return;
-    log_info("the schedule ends at step %lld now, not %lld: optim.lr is %.3g in step %lld, %.3g in step %lld",
-             (long long)r->steps, (long long)at->was_steps, was, (long long)at->step, now,
-             (long long)at->step + 1);
+    if (!at->other_rate)
+        snprintf(was, sizeof was, "%.3g in step %lld, ", schedule_lr(&r->optim, at->step - 1, at->was_steps),
+                 (long long)at->step);
+    log_info("the schedule ends at step %lld now, not %lld: optim.lr is %s%.3g in step %lld",
+             (long long)r->steps, (long long)at->was_steps, was, now, (long long)at->step + 1);
 }
 
 int train_resume(Run *run, int64_t before)

@@ -35,7 +35,8 @@ static void plan_retry(Run *run, const char *msg)
     s->retry_step  = run->at.step + s->retry_after;
     s->has_failed  = 1;
     if (run->is_over) {
-        log_error("CHECKPOINT NOT SAVED: %s (training has ended at step %lld, %s)", msg,
+        log_error("CHECKPOINT NOT SAVED: %s (%s has ended at step %lld, %s)", msg,
+                  run->at.step == run->end && run->end < run->r->steps ? "the stage" : "training",
                   (long long)run->at.step, what_stays(run));
     } else if (s->retry_step < run->r->steps) {
         log_error("CHECKPOINT NOT SAVED: %s (training goes on, %s, trying again after step %lld)", msg,
