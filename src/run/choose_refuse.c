@@ -77,8 +77,9 @@ static void describe_could(const ChooseFor *w, const Candidate *could, int has_r
         str_append(buf, n, ", %s %s/s", str_count(rate, sizeof rate, units / could->step_s), w->task->unit);
 }
 
-/* What would really help, in keys of the recipe: first what leaves the mathematics alone, last a smaller
- * model. limited: there is room enough, but for memory_limit. */
+/* What would really help, in keys of the recipe. What leaves the mathematics alone comes first, unless the
+ * task has a key of which half is known to be enough; a smaller model comes last. limited: there is room
+ * enough, but for memory_limit. */
 static void advise(const ChooseFor *w, const Candidate *k, const Choice *c, int limited, const Lack *lack,
                    char *buf, size_t n)
 {

@@ -58,7 +58,7 @@ void train_say_data(const Run *run)
     if (run->val) describe_val(run, val, sizeof val);
     log_info("%s %s to train on%s; %lld step%s: %s epoch%s", str_count(all, sizeof all, (double)t->size),
              unit_of(run, t->size), val, (long long)run->r->steps, str_plural(run->r->steps), epochs,
-             n == 1 ? "" : "s");
+             strcmp(epochs, "1") == 0 ? "" : "s");
     warn_repeats(run, a_step);
     if (run->val) warn_few(run);
 }
