@@ -4,27 +4,18 @@
 set -uo pipefail
 # shellcheck source=tests/durable_lib.sh
 . "$(dirname "$0")/durable_lib.sh"
+# shellcheck source=tests/ranks_lib.sh
+. "$here/tests/ranks_lib.sh"
 unset RANK WORLD_SIZE LOCAL_RANK
 
-# name, fault of rank 0, of rank 1, then overrides: trains runs/NAME on two ranks. rc0 and rc1 are their exit
-# codes, the logs NAME.0.log and NAME.1.log. 30 s without an end are a hang, and 137. A port that somebody has
-# is exchanged for another.
+faulty_rank() {
+    BRIM_FAULT=${fault[RANK]} timeout -s KILL 30 "$brim" train tiny.yaml opt.prefetch=false micro_batch=4 "$@"
+}
+# name, fault of rank 0, of rank 1, then overrides: trains runs/NAME on two ranks. 30 s without an end are a
+# hang, and 137.
 train_two() {
-    local name=$1 fault=("$2" "$3") r port tries pids
-    shift 3
-    for ((tries = 0; tries < 5; tries++)); do
-        port=$((20000 + RANDOM % 12000)) pids=()
-        for r in 0 1; do
-            RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 MASTER_PORT=$port BRIM_COMM_TIMEOUT=20 \
-                BRIM_FAULT=${fault[r]} \
-                timeout -s KILL 30 "$brim" train tiny.yaml "run=$name" opt.prefetch=false micro_batch=4 \
-                "$@" >"$name.$r.log" 2>&1 </dev/null &
-            pids+=($!)
-        done
-        wait "${pids[0]}"; rc0=$?
-        wait "${pids[1]}"; rc1=$?
-        grep -q 'port .* in use' "$name.0.log" || break
-    done
+    local fault=("$2" "$3")
+    two_ranks "$1" faulty_rank "run=$1" "${@:4}"
 } 2>/dev/null
 
 train_two two "" ""

@@ -4,6 +4,8 @@
 # form: STAGES_LONG=1, 224 to 384 pixels, and real clips of 16 and 32 frames from the videos of opencv-doc.
 # shellcheck source=tests/shell_lib.sh
 . "$(dirname "$0")/shell_lib.sh"
+# shellcheck source=tests/ranks_lib.sh
+. "$here/tests/ranks_lib.sh"
 unset RANK WORLD_SIZE LOCAL_RANK BRIM_FAULT
 set=/usr/share/datasets/fashion-mnist
 export BRIM_RUNS=$dir/runs
@@ -126,21 +128,8 @@ fi
 # distance of 1e-3 after 12 steps is far above rounding, and far below that of another sample.
 few=(steps=12 'stages=[4:48,8:64]' micro_batch=4 checkpoint.every=2 eval.every=4 optim.warmup=0)
 [ -z "${STAGES_LONG:-}" ] || few+=(image.size=32 image.patch=8)
-train_two() { # name, overrides: rc0 and rc1 are the exit codes, the logs NAME.0.log and NAME.1.log
-    local name=$1 r port tries pids
-    shift
-    for ((tries = 0; tries < 5; tries++)); do
-        port=$((20000 + RANDOM % 12000)) pids=()
-        for r in 0 1; do
-            RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 MASTER_PORT=$port BRIM_COMM_TIMEOUT=20 \
-                timeout -s KILL 60 "$brim" train grow.yaml "run=$name" "${few[@]}" "$@" \
-                >"$name.$r.log" 2>&1 </dev/null &
-            pids+=($!)
-        done
-        wait "${pids[0]}"; rc0=$?
-        wait "${pids[1]}"; rc1=$?
-        grep -q 'port .* in use' "$name.0.log" || break
-    done
+train_two() { # name, overrides
+    two_ranks "$1" timeout -s KILL 60 "$brim" train grow.yaml "run=$1" "${few[@]}" "${@:2}"
 }
 losses() { # run: step, loss or val_loss; one line each
     sed -nE 's/.*"step": ([0-9]+).*"((val_)?loss)": ([0-9.e+-]+).*/\1 \2 \4/p' "runs/$1/metrics.jsonl"

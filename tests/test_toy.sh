@@ -4,6 +4,8 @@
 # TOY_DEVICE=cuda runs the same on a GPU.
 # shellcheck source=tests/shell_lib.sh
 . "$(dirname "$0")/shell_lib.sh"
+# shellcheck source=tests/ranks_lib.sh
+. "$here/tests/ranks_lib.sh"
 unset RANK WORLD_SIZE LOCAL_RANK BRIM_FAULT
 toy=$build/tests/toy/toy
 [ -x "$toy" ] || { echo "not ok the toy tenant is built"; exit 1; }
@@ -153,22 +155,8 @@ short=(eval.every=10 micro_batch=4 optim.schedule=constant optim.warmup=0)
 # Two ranks share one card only when they look like two machines to NCCL (tests/gpu/test_two_ranks.c).
 export NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1
 [ "$device" = cpu ] || short+=(device=cuda:0 precision=fp32 deterministic=true)
-train_two() { # name, overrides; rc0 and rc1 are the exit codes
-    local name=$1 tries port pids r
-    shift
-    for ((tries = 0; tries < 5; tries++)); do
-        port=$((20000 + RANDOM % 12000)) pids=()
-        for r in 0 1; do
-            RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 MASTER_PORT=$port BRIM_COMM_TIMEOUT=20 \
-                NCCL_HOSTID=toy-$r timeout -s KILL 30 \
-                "$toy" train toy.yaml "run=$name" "${short[@]}" "$@" >"$name.$r.log" 2>&1 </dev/null &
-            pids+=($!)
-        done
-        wait "${pids[0]}"; rc0=$?
-        wait "${pids[1]}"; rc1=$?
-        grep -q 'port .* in use' "$name.0.log" || break
-    done
-}
+toy_rank() { NCCL_HOSTID=toy-$RANK timeout -s KILL 30 "$toy" train toy.yaml "${short[@]}" "$@"; }
+train_two() { two_ranks "$1" toy_rank "run=$1" "${@:2}"; } # name, overrides
 
 train one steps=20 "${short[@]}"
 train_two two steps=20

@@ -16,12 +16,12 @@
  * TB/s). H200, the fastest of docs/performance.md's cards, 2026-11-15: the products of a GPT-2 124M step are
  * 389 TFLOP in 565 ms, one op at a time, and the step takes 2.5 % more than its ops, so 670; its passes run
  * at 3.4 to 3.9 TB/s, so 3.5. Attention: 322 forward / 237 backward at T 1024 with heads of 64, so 330 / 235
- * at ATTN_KEYS. Micro-batch 64 instead of 32 saves 2096 ops and 7 ms a step there, so an op
- * costs about 3 us beside its work; 2.5 here. 22 measurements of three tasks come out within 5 %
- * (tests/test_predict.c). Products in fp8 hold 1,267 TFLOP/s one op at a time in a step of Qwen2.5 1.5B
- * (2026-11-16), so 1,240. The other cards were not measured: their rates are burst rates, times the share of
- * the burst rate that an H200 holds. Those of V100 and T4 are guesses from data sheets: 0.69 of memory and
- * products, of the T4 0.38 of products. TF32 has half of the 16-bit rate on data sheets. */
+ * at ATTN_KEYS. Micro-batch 64 instead of 32 saves 2096 ops and 7 ms a step there, so an op costs about 3 us
+ * beside its work; 2.5 here. 22 measurements of three tasks come out within 5 % (tests/test_predict.c).
+ * Products in fp8 hold 1,267 TFLOP/s one op at a time in a step of Qwen2.5 1.5B (2026-11-16), so 1,240. The
+ * other cards were not measured: their rates are burst rates, times the share of the burst rate that an H200
+ * holds. Those of V100 and T4 are guesses from data sheets: 0.69 of memory and products, of the T4 0.38 of
+ * products. TF32 has half of the 16-bit rate on data sheets. */
 static const Machine machines[] = {
     { "h200",
       "NVIDIA H200",
