@@ -341,19 +341,33 @@ static inline int case_obs(OpCase *c, int i)
     return 1;
 }
 
-/* Case i = 3 shape + dtype */
+/* Pair p: rows k[0], each of shape k[1] x k[2]. */
+static inline void case_put_pair(OpCase *c, int p, DType dtype, const int64_t *k)
+{
+    case_tensor(c, p, dtype, 0, 3, k);
+    Tensor *x = case_tensor(c, PUT_PAIRS + p, dtype, 0, 2, k + 1);
+    for (int64_t e = 0; e < tensor_numel(x) && dtype != DT_F32; e++)
+        *(uint8_t *)case_at(x, e) = (uint8_t)case_pick(c, 256);
+}
+
+/* Case i = 3 shape + dtype: one pair. Then all pairs, and some, of different sizes and alignments. */
 static inline int case_put(OpCase *c, int i)
 {
     static const int64_t s[][3]  = { { 1, 1, 1 }, { 3, 5, 7 }, { 4, 128, 16 }, { 2, 33, 50 } };
     static const DType   dtype[] = { DT_F32, DT_I32, DT_U8 };
-    if (i >= 12) return 0;
-    const int64_t *k = s[i / 3];
-    CASE_NAME("%s T%d N%d C%d", dtype_name(dtype[i % 3]), (int)k[0], (int)k[1], (int)k[2]);
-    case_tensor(c, 0, dtype[i % 3], 0, 3, k);
-    Tensor *x = case_tensor(c, 1, dtype[i % 3], 0, 2, k + 1);
-    for (int64_t e = 0; e < tensor_numel(x) && i % 3; e++)
-        *(uint8_t *)case_at(x, e) = (uint8_t)case_pick(c, 256);
-    case_int1(c, 2, (int32_t)(k[0] - 1));
+    if (i >= 15) return 0;
+    const int64_t *k = s[i < 12 ? i / 3 : 1];
+    if (i < 12) {
+        CASE_NAME("%s T%d N%d C%d", dtype_name(dtype[i % 3]), (int)k[0], (int)k[1], (int)k[2]);
+        case_put_pair(c, 0, dtype[i % 3], k);
+    } else {
+        CASE_NAME("%s pairs", i == 12 ? "all" : i == 13 ? "two" : "pairs with gaps between");
+        for (int p = 0; p < PUT_PAIRS; p++) {
+            int64_t dim[3] = { k[0] + p, 1 + p, p % 4 ? 16 : 5 };
+            if (i == 12 || p == 0 || (i == 13 ? p == 1 : p % 3 == 0)) case_put_pair(c, p, dtype[p % 3], dim);
+        }
+    }
+    case_int1(c, 2 * PUT_PAIRS, (int32_t)(k[0] - 1));
     return 1;
 }
 

@@ -314,12 +314,15 @@ static inline void ref_obs_norm(const OpCase *c, OpRef *r)
 static inline void ref_put_op(const OpCase *c, OpRef *r)
 {
     const Put *a = &c->args.put;
-    int64_t    n = tensor_numel(a->x), t = *case_int(a->t, 0);
-    size_t     size = dtype_bytes(a->y->dtype);
-    for (int64_t i = 0; i < tensor_numel(a->y); i++) {
-        const void *from = i / n == t ? case_at(a->x, i % n) : case_at(a->y, i);
-        if (r->want[0]) ref_put(r, 0, i, *(const float *)from, 0);
-        if (r->bytes[0]) memcpy(r->bytes[0] + (size_t)i * size, from, size);
+    for (int p = 0; p < PUT_PAIRS; p++) {
+        if (!a->y[p]) continue;
+        int64_t n = tensor_numel(a->x[p]), t = *case_int(a->t, 0);
+        size_t  size = dtype_bytes(a->y[p]->dtype);
+        for (int64_t i = 0; i < tensor_numel(a->y[p]); i++) {
+            const void *from = i / n == t ? case_at(a->x[p], i % n) : case_at(a->y[p], i);
+            if (r->want[p]) ref_put(r, p, i, *(const float *)from, 0);
+            if (r->bytes[p]) memcpy(r->bytes[p] + (size_t)i * size, from, size);
+        }
     }
 }
 

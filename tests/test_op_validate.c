@@ -54,7 +54,6 @@ static const Exception exceptions[] = {
     { OP_PPO_GAUSS_DX, "norm", COLS_FREE },
     { OP_STATS, "x", COLS_FREE },
     { OP_OBS_STATS, "x", ROWS_FREE },
-    { OP_PUT, "y", ROWS_FREE }, /* steps */
     { OP_PERM, "index", COLS_FREE },
     { OP_PACK_ROWS, "len", COLS_FREE | ROWS_FREE }, /* sequences, where nothing is asked of each */
     { OP_FP8_SCALE, "sites", ROWS_FREE },
@@ -71,6 +70,7 @@ static const Exception exceptions[] = {
 static unsigned freedom(const OpCase *c, const char *arg)
 {
     int whole = c->kind == OP_ROWS_FWD && !c->args.rows_fwd.at;
+    if (c->kind == OP_PUT && arg[0] == 'y') return ROWS_FREE; /* steps */
     if (c->kind == OP_CALL) return ROWS_FREE | COLS_FREE | DTYPE_FREE; /* the function knows */
     for (int i = 0; i < ARRAY_LEN(exceptions); i++) {
         const Exception *e = &exceptions[i];
@@ -176,7 +176,7 @@ static void test_single_numbers(void **state)
     } one[] = { { OP_EMBED_FWD, 3, 4 },    { OP_ROPE, 3, 3 },         { OP_ATTN_DECODE, 1, 5 },
                 { OP_DROPOUT, 1, 3 },      { OP_ROWS_FWD, 8, 3 },     { OP_MSE_FWD, 3, 4 },
                 { OP_MSE_DX, 3, 4 },       { OP_SAMPLE_CAT, 5, 7 },   { OP_SAMPLE_CAT, 5, 8 },
-                { OP_SAMPLE_GAUSS, 5, 6 }, { OP_SAMPLE_GAUSS, 5, 7 }, { OP_PUT, 3, 2 },
+                { OP_SAMPLE_GAUSS, 5, 6 }, { OP_SAMPLE_GAUSS, 5, 7 }, { OP_PUT, 3, 2 * PUT_PAIRS },
                 { OP_TICK, 1, 0 },         { OP_PERM, 5, 2 } };
     for (int i = 0; i < ARRAY_LEN(one); i++) {
         OpCase c;
@@ -213,6 +213,8 @@ static void test_companions(void **state)
                  { OP_CROSS_ATTN_BWD, 2, 8 },
                  { OP_CROSS_ATTN_BWD, 2, 9 },
                  { OP_PATCHES, 9, 3 },
+                 { OP_PUT, 12, 1 },
+                 { OP_PUT, 12, PUT_PAIRS + 1 },
                  { OP_XENT_FWD, 6, 5 },
                  { OP_XENT_FWD, 6, 6 },
                  { OP_XENT_DX, 6, 4 },
@@ -299,7 +301,7 @@ static void test_gaps(void **state)
         int    i, arg;
     } whole[] = { { OP_EMBED_FWD, 2, 1 },   { OP_PATCHES, 9, 2 },    { OP_PATCHES, 9, 5 },
                   { OP_GAE, 3, 2 },         { OP_GAE, 3, 5 },        { OP_PUT, 3, 0 },
-                  { OP_PUT, 3, 1 },         { OP_SAMPLE_CAT, 5, 0 }, { OP_SAMPLE_CAT, 5, 4 },
+                  { OP_PUT, 3, PUT_PAIRS },         { OP_SAMPLE_CAT, 5, 0 }, { OP_SAMPLE_CAT, 5, 4 },
                   { OP_PPO_CAT_FWD, 5, 1 }, { OP_PPO_CAT_DX, 5, 4 }, { OP_ATTN_FWD, 16 * MASK_COUNT, 2 },
                   { OP_ALL_REDUCE, 2, 0 },  { OP_ATTN_DECODE, 3, 1 } };
     for (int i = 0; i < ARRAY_LEN(whole); i++) {

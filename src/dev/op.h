@@ -503,8 +503,10 @@ typedef struct { Tensor *out, *ws, *x, *valid; int unbiased; } Stats;
 typedef struct { Tensor *run, *x, *valid; } ObsStats;
 /* y [N,D] = clamp((x - mean)/sqrt(variance + eps), -clip, clip); mean 0 and variance 1 while run has n = 0 */
 typedef struct { Tensor *y, *x, *run; float eps, clip; } ObsNorm;
-/* Row t i32[1] of y [T,...] = x [...], any dtype, contiguous. A t outside y is a bug that the CPU reports. */
-typedef struct { Tensor *y, *x, *t; } Put;
+/* Row t i32[1] of y[k] [T,...] = x[k] [...] for each pair, any dtype, contiguous. Pairs after the first may be
+ * absent. A t outside y is a bug that the CPU reports. One op for all: a launch costs as much as small rows. */
+enum { PUT_PAIRS = 10 };
+typedef struct { Tensor *y[PUT_PAIRS], *x[PUT_PAIRS], *t; } Put;
 typedef struct { Tensor *t; int modulo; } Tick; /* t i32[1] = (t + 1) mod modulo */
 /* index i32[n] = a permutation of 0..n-1 by (seed, site, step, epoch i32[1]?), the same on every device */
 typedef struct { Tensor *index, *state, *epoch; int site; } Perm;
@@ -619,7 +621,7 @@ typedef struct { Tensor *y, *x; } ReduceScatter; /* y[n/ranks] = this rank's par
 typedef struct { Tensor *y, *x; } AllGather;     /* y[n*ranks] */
 /* clang-format on */
 
-enum { OP_MAX_TENSOR = 16 };
+enum { OP_MAX_TENSOR = 2 * PUT_PAIRS + 1 };
 
 typedef union {
     Tensor *t[OP_MAX_TENSOR]; /* the leading tensors of any argument struct */

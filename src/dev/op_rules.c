@@ -378,8 +378,13 @@ static void more_rows_fwd(OpCheck *v, const OpArgs *args)
 
 static void more_put(OpCheck *v, const OpArgs *a)
 {
-    need_same_dtype(v, a);
-    need(v, tensor_numel(a->put.y) % tensor_numel(a->put.x) == 0, "y is not a whole number of x");
+    const Put *p = &a->put;
+    for (int i = 0; i < PUT_PAIRS; i++) {
+        need(v, !p->y[i] == !p->x[i], "y and x come together");
+        if (!p->y[i] || !p->x[i]) continue;
+        need(v, p->y[i]->dtype == p->x[i]->dtype, "y and x differ in dtype");
+        need(v, tensor_numel(p->y[i]) % tensor_numel(p->x[i]) == 0, "y is not a whole number of x");
+    }
 }
 
 static void more_fill(OpCheck *v, const OpArgs *a)
@@ -634,7 +639,10 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_STATS]        = { { VECTOR(F32, 3), WS, F_N, I_N } },
     [OP_OBS_STATS]    = { { VECTOR(F64, R), F(N, D), I_N }, .dims = dims_obs },
     [OP_OBS_NORM]     = { { A(N, D), F(N, D), VECTOR(F64, R) }, .dims = dims_obs },
-    [OP_PUT]          = { { SOME(ANY), SOME(ANY), ONE(I32) }, .more = more_put },
+    [OP_PUT]          = { { SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY),
+                            SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY),
+                            SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), ONE(I32) },
+                          .more = more_put },
     [OP_TICK]         = { { ONE(I32) }, .more = more_tick },
     [OP_PERM]         = { { SOME(I32), STEP, ONE(I32) } },
     [OP_PACK_ROWS]    = { { VECTOR(I32, R), VECTOR(I32, R), VECTOR(I32, R), VECTOR(I32, X), VECTOR(I32, Y),

@@ -95,7 +95,7 @@ static void record_pick(Job *j, Prog *p, Tensor *h)
                                    .state   = j->state,
                                    .sample0 = j->sample0,
                                    .greedy  = 1 });
-    rec_put(p, (Put){ .y = t->said, .x = t->decode.tok, .t = t->turn });
+    rec_put(p, (Put){ .y = { t->said }, .x = { t->decode.tok }, .t = t->turn });
     rec_tick(p, (Tick){ .t = t->turn, .modulo = (int)t->s.L });
     if (t->decode.logits) rec_cast(p, (Cast){ .y = t->decode.logits, .x = logits });
 }

@@ -33,14 +33,21 @@ static Tensor *record_obs(Job *j, Prog *p, Tensor *obs, int learn)
     return x;
 }
 
-/* What arrived with this observation belongs to the step before. */
-static void record_arrivals(Prog *p, PpoGroup *g)
+static void put_add(Put *put, Tensor *y, Tensor *x)
 {
-    prog_at(p, -1, -1, "store arrivals");
-    rec_put(p, (Put){ .y = g->r_reward, .x = g->reward, .t = g->t });
-    rec_put(p, (Put){ .y = g->r_terminated, .x = g->terminated, .t = g->t });
-    rec_put(p, (Put){ .y = g->r_truncated, .x = g->truncated, .t = g->t });
-    rec_put(p, (Put){ .y = g->r_slot, .x = g->slot, .t = g->t });
+    int n = 0;
+    while (put->y[n]) n++;
+    CHECK(n < PUT_PAIRS, "more than %d rows to store", PUT_PAIRS);
+    put->y[n] = y;
+    put->x[n] = x;
+}
+
+/* What arrived with this observation belongs to the step before. */
+static Put put_arrivals(const PpoGroup *g)
+{
+    return (Put){ .y = { g->r_reward, g->r_terminated, g->r_truncated, g->r_slot },
+                  .x = { g->reward, g->terminated, g->truncated, g->slot },
+                  .t = g->t };
 }
 
 typedef struct {
@@ -88,19 +95,20 @@ static PpoIn one_step(const Ppo *o, PpoGroup *g, Tensor *obs)
 static void record_turn(Job *j, Prog *p, PpoGroup *g)
 {
     Ppo *o = ppo_of(j);
-    record_arrivals(p, g);
     Tensor *x    = record_obs(j, p, g->obs, 1);
     PpoIn   in   = one_step(o, g, x);
     PpoOut  out  = ppo_policy_record(j, p, &in, PPO_ACTOR | PPO_CRITIC);
     Tensor *logp = record_sample(
         j, p, &out, &(Sampled){ .action = g->action, .mask = g->mask, .sample0 = g->sample0, .t = g->t });
     prog_at(p, -1, -1, "store");
-    rec_put(p, (Put){ .y = g->r_obs, .x = x, .t = g->t });
-    rec_put(p, (Put){ .y = g->r_action, .x = g->action, .t = g->t });
-    rec_put(p, (Put){ .y = g->r_logp, .x = logp, .t = g->t });
-    rec_put(p, (Put){ .y = g->r_value, .x = out.value, .t = g->t });
-    if (g->mask) rec_put(p, (Put){ .y = g->r_mask, .x = g->mask, .t = g->t });
-    if (g->doc) rec_put(p, (Put){ .y = g->r_doc, .x = g->doc, .t = g->t });
+    Put put = put_arrivals(g);
+    put_add(&put, g->r_obs, x);
+    put_add(&put, g->r_action, g->action);
+    put_add(&put, g->r_logp, logp);
+    put_add(&put, g->r_value, out.value);
+    if (g->mask) put_add(&put, g->r_mask, g->mask);
+    if (g->doc) put_add(&put, g->r_doc, g->doc);
+    rec_put(p, put);
     if (o->on_device) ppo_device_record(j, p, g);
     prog_at(p, -1, -1, "next");
     rec_tick(p, (Tick){ .t = g->t, .modulo = (int)o->T + 1 });
@@ -136,7 +144,8 @@ static int record_last(Job *j, PpoGroup *g)
 {
     Ppo  *o = ppo_of(j);
     Prog *p = job_begin(j, "last");
-    record_arrivals(p, g);
+    prog_at(p, -1, -1, "store arrivals");
+    rec_put(p, put_arrivals(g));
     PpoIn  in  = one_step(o, g, record_obs(j, p, g->obs, 0));
     PpoOut out = ppo_policy_record(j, p, &in, PPO_CRITIC);
     prog_at(p, -1, -1, "last value");
@@ -154,7 +163,7 @@ static int record_final(Job *j, PpoGroup *g)
     PpoIn  in   = { .obs = record_obs(j, p, g->f_obs, 0), .decode = &d };
     PpoOut out  = ppo_policy_record(j, p, &in, PPO_CRITIC);
     prog_at(p, -1, -1, "store");
-    rec_put(p, (Put){ .y = g->r_final, .x = out.value, .t = g->t });
+    rec_put(p, (Put){ .y = { g->r_final }, .x = { out.value }, .t = g->t });
     return job_end(j, p, 0);
 }
 

@@ -129,10 +129,14 @@ int cpu_obs_norm(Dev *dev, const ObsNorm *a)
 
 int cpu_put(Dev *dev, const Put *a)
 {
-    size_t  row = tensor_bytes(a->x);
-    int64_t T = tensor_numel(a->y) / tensor_numel(a->x), t = *(const int32_t *)a->t->data;
-    CHECK(t >= 0 && t < T, "%s: row %lld of %lld", a->y->name, (long long)t, (long long)T);
-    memcpy((char *)a->y->data + (size_t)t * row, a->x->data, row);
+    int64_t t = *(const int32_t *)a->t->data;
+    for (int i = 0; i < PUT_PAIRS; i++) {
+        const Tensor *y = a->y[i], *x = a->x[i];
+        if (!y) continue;
+        int64_t T = tensor_numel(y) / tensor_numel(x);
+        CHECK(t >= 0 && t < T, "%s: row %lld of %lld", y->name, (long long)t, (long long)T);
+        memcpy((char *)y->data + (size_t)t * tensor_bytes(x), x->data, tensor_bytes(x));
+    }
     return 0;
 }
 

@@ -244,30 +244,63 @@ extern "C" int cuda_obs_norm(Dev *dev, const ObsNorm *a)
 
 /* ---- Rows, counters, permutations --------------------------------------------------------------------- */
 
-/* n units of U; a t outside the rollout writes nothing. */
-template <typename U>
-__global__ void __launch_bounds__(ROLL_THREADS)
-    put_kernel(U *y, const U *x, const int32_t *t, int64_t n, int64_t T)
+/* Row t of y = x, in units of so many bytes: the largest that both are aligned to. n 0: no pair. */
+struct PutP {
+    char       *y;
+    const char *x;
+    int64_t     n, T;
+    int         unit;
+};
+struct PutAll {
+    PutP pair[PUT_PAIRS];
+};
+
+template <typename U> static __device__ __forceinline__ void put_unit(const PutP &p, int64_t row, int64_t i)
 {
-    int64_t i = (int64_t)blockIdx.x * ROLL_THREADS + threadIdx.x, row = *t;
-    if (i < n && row >= 0 && row < T) y[row * n + i] = x[i];
+    ((U *)p.y)[row * p.n + i] = ((const U *)p.x)[i];
 }
 
-template <typename U> static int put_launch(Dev *dev, const Put *a)
+/* A row of blocks for each pair; a t outside the rollout writes nothing. */
+static __global__ void __launch_bounds__(ROLL_THREADS)
+    put_kernel(const __grid_constant__ PutAll all, const int32_t *t)
 {
-    int64_t n = (int64_t)(tensor_bytes(a->x) / sizeof(U)), T = tensor_numel(a->y) / tensor_numel(a->x);
-    return k_launch("put", put_kernel<U>, dim3((unsigned)ceil_div(n, ROLL_THREADS)), ROLL_THREADS, 0,
-                    cuda_stream(dev), t_data<U>(a->y), t_data<U>(a->x), t_data<int32_t>(a->t), n, T);
+    const PutP &p = all.pair[blockIdx.y];
+    int64_t     i = (int64_t)blockIdx.x * ROLL_THREADS + threadIdx.x, row = *t;
+    if (i >= p.n || row < 0 || row >= p.T) return;
+    if (p.unit == 16)
+        put_unit<uint4>(p, row, i);
+    else if (p.unit == 4)
+        put_unit<uint32_t>(p, row, i);
+    else
+        put_unit<uint8_t>(p, row, i);
+}
+
+static PutP put_of(const Tensor *y, const Tensor *x)
+{
+    uintptr_t all = (uintptr_t)x->data | (uintptr_t)y->data | (uintptr_t)tensor_bytes(x);
+    PutP      p   = {};
+    p.y    = (char *)y->data;
+    p.x    = (const char *)x->data;
+    p.unit = all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1;
+    p.n    = (int64_t)tensor_bytes(x) / p.unit;
+    p.T    = tensor_numel(y) / tensor_numel(x);
+    return p;
 }
 
 extern "C" int cuda_put(Dev *dev, const Put *a)
 {
+    PutAll  all = {};
+    int     n   = 0;
+    int64_t most = 0;
     TRY(k_need_dtype("put", a->t, DT_I32));
-    TRY(k_need_dtype("put", a->x, a->y->dtype));
-    uintptr_t all = (uintptr_t)a->x->data | (uintptr_t)a->y->data | (uintptr_t)tensor_bytes(a->x);
-    if (all % 16 == 0) return put_launch<uint4>(dev, a);
-    if (all % 4 == 0) return put_launch<uint32_t>(dev, a);
-    return put_launch<uint8_t>(dev, a);
+    for (int i = 0; i < PUT_PAIRS; i++) {
+        if (!a->y[i]) continue;
+        TRY(k_need_dtype("put", a->x[i], a->y[i]->dtype));
+        all.pair[n] = put_of(a->y[i], a->x[i]);
+        most        = MAX(most, all.pair[n++].n);
+    }
+    return k_launch("put", put_kernel, dim3((unsigned)ceil_div(most, ROLL_THREADS), (unsigned)n),
+                    ROLL_THREADS, 0, cuda_stream(dev), all, t_data<int32_t>(a->t));
 }
 
 static __global__ void tick_kernel(int32_t *t, int modulo) { *t = (*t + 1) % modulo; }
