@@ -23,7 +23,7 @@ except OSError:
     rows = []
 rows = [x for x in rows if "per_s" in x]
 if len(rows) < 2:
-    print(f"{title:40s} FAILED: {open(log).read().strip().splitlines()[-1:]}")
+    print(f"{title:46s} FAILED: {open(log).read().strip().splitlines()[-1:]}")
     sys.exit()
 first = rows[min(1, len(rows) - 2)]
 last = rows[-1]
@@ -33,7 +33,7 @@ show = lambda x: f"{x:13,.0f}" if x else f"{'-':>13s}"
 mfu = f'{100 * last["mfu"]:.1f} %' if last.get("mfu") else "-"
 peer = float(peer or 0)
 ratio = f"{rate / peer:.2f}x" if peer else "-"
-print(f'{title:40s} {show(last.get("rates/environment"))} {show(last.get("rates/inference"))} {show(rate)}'
+print(f'{title:46s} {show(last.get("rates/environment"))} {show(last.get("rates/inference"))} {show(rate)}'
       f' {show(peer)} {ratio:>7s} {mfu:>7s}', flush=True)
 END
 }
@@ -61,6 +61,8 @@ massive() {
     torch small --envs 256 --rollout 1024
     brim m256 ppo-massive steps=8
     report '256 x 1024, transformer' m256 "$(peer_rate small 1)"
+    brim m256gpu ppo-massive ppo.place=device steps=8
+    report '256 x 1024, the same, environments on the GPU' m256gpu "$(peer_rate small 1)"
     torch large --envs 4096 --rollout 64
     brim m4096 ppo-massive ppo.envs=4096 ppo.rollout=64 steps=12
     report '4096 x 64, transformer' m4096 "$(peer_rate large 1)"
@@ -129,7 +131,7 @@ hybrid() {
 
 core() { "$build/brim" env check cartpole --seconds 1 | sed -n 's/^ok speed/cartpole, one core/p'; }
 
-printf '%-40s %13s %13s %13s %13s %7s %7s\n' case environments +inference +training PyTorch ratio MFU
+printf '%-46s %13s %13s %13s %13s %7s %7s\n' case environments +inference +training PyTorch ratio MFU
 for part in massive mlp hybrid core more; do
     if wants $part; then $part; fi
 done
