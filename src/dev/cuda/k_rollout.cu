@@ -297,7 +297,8 @@ extern "C" int cuda_put(Dev *dev, const Put *a)
         if (!a->y[i]) continue;
         TRY(k_need_dtype("put", a->x[i], a->y[i]->dtype));
         all.pair[n] = put_of(a->y[i], a->x[i]);
-        most        = MAX(most, all.pair[n++].n);
+        most        = MAX(most, all.pair[n].n);
+        n++;
     }
     return k_launch("put", put_kernel, dim3((unsigned)ceil_div(most, ROLL_THREADS), (unsigned)n),
                     ROLL_THREADS, 0, cuda_stream(dev), all, t_data<int32_t>(a->t));
