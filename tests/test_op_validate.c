@@ -70,7 +70,7 @@ static const Exception exceptions[] = {
 static unsigned freedom(const OpCase *c, const char *arg)
 {
     int whole = c->kind == OP_ROWS_FWD && !c->args.rows_fwd.at;
-    if (c->kind == OP_PUT && arg[0] == 'y') return ROWS_FREE; /* steps */
+    if (c->kind == OP_PUT && arg[0] == 'y') return ROWS_FREE;          /* steps */
     if (c->kind == OP_CALL) return ROWS_FREE | COLS_FREE | DTYPE_FREE; /* the function knows */
     for (int i = 0; i < ARRAY_LEN(exceptions); i++) {
         const Exception *e = &exceptions[i];
@@ -301,7 +301,7 @@ static void test_gaps(void **state)
         int    i, arg;
     } whole[] = { { OP_EMBED_FWD, 2, 1 },   { OP_PATCHES, 9, 2 },    { OP_PATCHES, 9, 5 },
                   { OP_GAE, 3, 2 },         { OP_GAE, 3, 5 },        { OP_PUT, 3, 0 },
-                  { OP_PUT, 3, PUT_PAIRS },         { OP_SAMPLE_CAT, 5, 0 }, { OP_SAMPLE_CAT, 5, 4 },
+                  { OP_PUT, 3, PUT_PAIRS }, { OP_SAMPLE_CAT, 5, 0 }, { OP_SAMPLE_CAT, 5, 4 },
                   { OP_PPO_CAT_FWD, 5, 1 }, { OP_PPO_CAT_DX, 5, 4 }, { OP_ATTN_FWD, 16 * MASK_COUNT, 2 },
                   { OP_ALL_REDUCE, 2, 0 },  { OP_ATTN_DECODE, 3, 1 } };
     for (int i = 0; i < ARRAY_LEN(whole); i++) {

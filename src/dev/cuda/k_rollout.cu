@@ -279,18 +279,18 @@ static PutP put_of(const Tensor *y, const Tensor *x)
 {
     uintptr_t all = (uintptr_t)x->data | (uintptr_t)y->data | (uintptr_t)tensor_bytes(x);
     PutP      p   = {};
-    p.y    = (char *)y->data;
-    p.x    = (const char *)x->data;
-    p.unit = all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1;
-    p.n    = (int64_t)tensor_bytes(x) / p.unit;
-    p.T    = tensor_numel(y) / tensor_numel(x);
+    p.y           = (char *)y->data;
+    p.x           = (const char *)x->data;
+    p.unit        = all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1;
+    p.n           = (int64_t)tensor_bytes(x) / p.unit;
+    p.T           = tensor_numel(y) / tensor_numel(x);
     return p;
 }
 
 extern "C" int cuda_put(Dev *dev, const Put *a)
 {
-    PutAll  all = {};
-    int     n   = 0;
+    PutAll  all  = {};
+    int     n    = 0;
     int64_t most = 0;
     TRY(k_need_dtype("put", a->t, DT_I32));
     for (int i = 0; i < PUT_PAIRS; i++) {

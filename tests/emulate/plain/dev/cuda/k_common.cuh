@@ -22,6 +22,7 @@
 #define __global__
 #define __shared__      static
 #define __forceinline__ inline
+#define __grid_constant__
 #define __launch_bounds__(...)
 #define FULL_WARP 0xffffffffu
 enum { WARP = 32 };
