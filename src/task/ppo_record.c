@@ -94,7 +94,7 @@ static PpoIn one_step(const Ppo *o, PpoGroup *g, Tensor *obs)
 /* One turn of a group. */
 static void record_turn(Job *j, Prog *p, PpoGroup *g)
 {
-    Ppo *o = ppo_of(j);
+    Ppo    *o    = ppo_of(j);
     Tensor *x    = record_obs(j, p, g->obs, 1);
     PpoIn   in   = one_step(o, g, x);
     PpoOut  out  = ppo_policy_record(j, p, &in, PPO_ACTOR | PPO_CRITIC);
