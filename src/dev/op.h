@@ -503,8 +503,9 @@ typedef struct { Tensor *out, *ws, *x, *valid; int unbiased; } Stats;
 typedef struct { Tensor *run, *x, *valid; } ObsStats;
 /* y [N,D] = clamp((x - mean)/sqrt(variance + eps), -clip, clip); mean 0 and variance 1 while run has n = 0 */
 typedef struct { Tensor *y, *x, *run; float eps, clip; } ObsNorm;
-/* Row t i32[1] of y[k] [T,...] = x[k] [...] for each pair, any dtype, contiguous. Pairs after the first may be
- * absent. A t outside y is a bug that the CPU reports. One op for all: a launch costs as much as small rows. */
+/* Row t i32[1] of y[k] [T,...] = x[k] [...] for each pair, any dtype, contiguous. Pairs after the first may
+ * be absent. A t outside y is a bug that the CPU reports. One op stores all: a launch costs as much as some
+ * small rows. */
 enum { PUT_PAIRS = 10 };
 typedef struct { Tensor *y[PUT_PAIRS], *x[PUT_PAIRS], *t; } Put;
 typedef struct { Tensor *t; int modulo; } Tick; /* t i32[1] = (t + 1) mod modulo */
