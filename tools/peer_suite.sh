@@ -2,7 +2,8 @@
 # Images, clips and latents beside PyTorch on this machine's GPU, case by case: a ratio is of one run.
 # Usage: peer_suite.sh BUILD_FOLDER OUT_FOLDER PART ...
 #   warm     compiles the peers once, three at a time; what they keep on disk makes the other parts shorter.
-#            Runs beside anything that is not timed (4 min). torch_ppo.py, too, if PEERS has it.
+#            Runs beside anything that is not timed (4 min). torch_ppo.py, too, if PEERS has it. WARM: a part
+#            of the name of those that are wanted.
 #   images   vit-b16, vit-l16, vit-1b, video-l16: rate, ratio, share of the card's limit, power (6 min)
 #   latents  the 8B shape with and without a teacher, with short prompts, as published, as the guide starts;
 #            the Qwen2.5-1.5B shape at 256 and 64 samples a step (8 min)
@@ -80,7 +81,7 @@ peer() { # program, arguments ...
 # A peer's first seconds, for its compiler's sake. Three chains, so that their memory fits side by side.
 warm() { # program, arguments ...
     local begin=$SECONDS said
-    [ -f "$PEERS/$1" ] || return 0
+    [[ -f $PEERS/$1 && $1 = *${WARM:-}* ]] || return 0
     said=$(timeout 280 python3 "$PEERS/$1" "${@:2}" 2>&1 | tail -n 1)
     echo "$((SECONDS - begin)) s: $* -> ${said:0:100}"
 }
