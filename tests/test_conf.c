@@ -100,7 +100,7 @@ static void unusual_recipe_round_trips(void **state)
     static const char text[] =
         "run: \"a \\\"quoted\\\" \\\\ name \\u00e4 # no: comment\"\n"
         "steps: 77\nstep_tokens: 3072\nmicro_batch: 3\nrecompute: block\nprecision: tf32\n"
-        "device: cuda:3\nthreads: 5\nseed: 9007199254740991\nmemory_limit: 80%\n"
+        "device: cuda:3\ngpus: 7\nthreads: 5\nseed: 9007199254740991\nmemory_limit: 80%\n"
         "deterministic: yes\ngive_way: [moments, weights]\nrequire: [flash, tf32, graphs, flash]\n"
         "freeze: [embed, block.0-1]\nbudget_s: 0.1\nwatchdog_s: 7\ntrace: 2\ntrace_skip: 9\ntrace_warmup: "
         "3\nlog_every: 3\nmax_skips: 4\nspike_factor: "

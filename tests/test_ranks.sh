@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two processes train one model, and the data of one cannot be read: both save what was done, name rank and
-# file, and end with 1.
+# file, and end with 1. Then brim itself starts the two (gpus=2).
 set -uo pipefail
 # shellcheck source=tests/durable_lib.sh
 . "$(dirname "$0")/durable_lib.sh"
@@ -55,4 +55,49 @@ at=$(last_ckpt ahead)
 [ $rc0 -eq 1 ] && [ $rc1 -eq 1 ] && [ $((10#${at##*step-})) -gt 10 ] &&
     tail -n 1 ahead.0.log | grep -q '^brim: rank 1: text.txt: reading' && out=$(all_whole ahead)
 verdict "with prefetching likewise" $? "exit codes $rc0 and $rc1, $at: $out $(tail -n 1 ahead.0.log)"
+
+# ---- gpus: brim itself starts the ranks
+
+train launched gpus=2 micro_batch=4 opt.prefetch=false; rc=$?
+[ $rc -eq 0 ] && out=$(same two launched) && [ "$(grep -c 'everything else in' launched.log)" -eq 1 ] &&
+    grep -q '= 2 ranks x' launched.log
+verdict "gpus=2: the bits of two ranks, and one of them speaks" $? \
+    "exit code $rc: $out $(tail -n 2 launched.log)"
+
+# What is started in the background, and the processes that it starts: the launcher first, then by rank.
+launch() { # name
+    start "$1" gpus=2 micro_batch=4 steps=100000 optim.warmup=5
+    for ((i = 0; i < 100; i++)); do
+        grep -q '"loss"' "runs/$1/metrics.jsonl" 2>/dev/null && break
+        sleep 0.1
+    done
+    rank=($(pgrep -P "$pid"))
+}
+launch asked; kill -TERM "$pid"; wait "$pid"; rc=$?
+[ $rc -eq 0 ] && grep -q 'checkpoint of step' asked.log && out=$(all_whole asked)
+verdict "gpus=2: SIGTERM to the launcher saves and stops" $? "exit code $rc: $out $(tail -n 2 asked.log)"
+
+launch lost; kill -9 "${rank[1]}"; wait "$pid"; rc=$?
+[ $rc -eq 1 ] && grep -q '^brim: rank 0: rank 1 has left' lost.log &&
+    grep -q '^rank 1 was ended by signal 9' lost.log && ! pgrep -P "$pid" >/dev/null
+verdict "gpus=2: a rank that is killed is named" $? "exit code $rc: $(tail -n 2 lost.log)"
+
+launch orphan; kill -9 "$pid"; wait "$pid" 2>/dev/null
+for ((i = 0; i < 100; i++)); do kill -0 "${rank[@]}" 2>/dev/null || break; sleep 0.1; done
+! kill -0 "${rank[0]}" 2>/dev/null && ! kill -0 "${rank[1]}" 2>/dev/null && out=$(all_whole orphan)
+verdict "gpus=2: ranks whose launcher is killed save and end" $? "$out $(tail -n 2 orphan.log)"
+
+refused() { # name, pattern, overrides
+    train refused "${@:3}"; rc=$?
+    [ $rc -eq 2 ] && [ "$(wc -l <refused.log)" -eq 1 ] && grep -q "$2" refused.log && [ ! -e runs/refused ]
+    verdict "gpus: $1" $? "exit code $rc: $(cat refused.log)"
+}
+refused "a step that ranks cannot share" 'step_tokens: 16 samples cannot be shared by 3 ranks' gpus=3
+refused "one GPU by name" '^command line: gpus: 2, but device cuda:0 names a single GPU$' gpus=2 device=cuda:0
+if ${CC:-gcc} -shared -fPIC -o nvml.so "$here/tests/fake_nvml.c" 2>/dev/null; then
+    export BRIM_NVML=$dir/nvml.so
+    refused "more than there are" '^command line: gpus: 4, but there are 2 here$' gpus=4 device=auto
+    export CUDA_VISIBLE_DEVICES=1
+    refused "more than are visible" '^command line: gpus: 2, but there is 1 here$' gpus=2 device=auto
+fi
 exit $failed

@@ -12,7 +12,8 @@ typedef struct {
     const char *commit;  /* that it was built from */
 } CmdArgs;
 
-/* Each returns 0, or negative after err_set()/err_user(). */
+/* Each returns 0, or negative after err_set()/err_user(). cmd_train also returns the exit code of processes
+ * that it started. */
 int cmd_train(const CmdArgs *a);
 int cmd_plan(const CmdArgs *a);
 int cmd_bench(const CmdArgs *a);

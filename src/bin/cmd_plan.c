@@ -47,13 +47,18 @@ static int plan_for(const Recipe *r, const Flags *f)
 {
     const Machine *m = machine_asked(f->gpu);
     if (!m) return -1;
-    const Task *task = task_of(r);
-    ChooseFor   what = { task, r, dev_cuda_plan(), m->capability, JOB_TRAIN };
-    ChooseRoom  room = { machine_room(m), recipe_memory_limit(r, m->mem_bytes) };
-    Choice      c;
-    Job        *j;
+    const Task *task  = task_of(r);
+    int         world = MAX((int)r->gpus, 1);
+    Recipe      share;
+    TRY(setup_share(&share, r, world));
+    ChooseFor  what = { task, &share, dev_cuda_plan(), m->capability, JOB_TRAIN };
+    ChooseRoom room = { machine_room(m), recipe_memory_limit(r, m->mem_bytes) };
+    Choice     c;
+    Job       *j;
     if (choose_plan(&c, &what, m, room) < 0) return print_refusal(&c, r, m->name, f);
-    TRY(build_create(&j, task, r, &c.row[c.best].choice, JOB_TRAIN, what.vt));
+    JobChoice best = c.row[c.best].choice;
+    best.world     = world;
+    TRY(build_create(&j, task, r, &best, JOB_TRAIN, what.vt));
     int rc = switches_check(j, what.vt, c.why);
     if (rc == 0 && f->json) {
         choose_print_json(&c, j, m, m->name, stdout);

@@ -201,7 +201,7 @@ int main(int argc, char **argv)
     log_close();
     if ((fflush(stdout) != 0 || ferror(stdout)) && rc == 0)
         rc = err_set("standard output could not be written");
-    if (rc == 0) return 0;
+    if (rc >= 0) return rc; /* more than 0: a process that was started has said why */
     char line[1024];
     str_quote(line, sizeof line, err_get(), strlen(err_get())); /* names of files may hold anything */
     fprintf(stderr, "%s%s\n", err_kind() == ERR_USER ? "" : "brim: ", line);

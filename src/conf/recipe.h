@@ -338,6 +338,7 @@ struct Recipe {
     Recompute   recompute;
     Precision   precision;
     char        device[RECIPE_STR]; /* auto, cpu, cuda, cuda:N */
+    int64_t     gpus;               /* processes that brim train starts, one a GPU; 0 = none but itself */
     int64_t     threads;            /* CPU threads; 0 = all */
     int64_t     seed;
     char        memory_limit[RECIPE_STR]; /* "", bytes with suffix (60G), or a percentage (80%) */

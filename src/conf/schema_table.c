@@ -98,6 +98,10 @@ const SchemaRow schema_table[] = {
     { ROW("device", KEY_TEXT, device, "auto"),
       .aka = "backend,accelerator",
       .help = "auto, cpu, cuda or cuda:N; auto takes the GPU when there is a usable one" },
+    { ROW("gpus", KEY_INT, gpus, "0"), BETWEEN(0, 64),
+      .aka = "num_gpus,n_gpus,devices,num_devices,nproc_per_node,world_size",
+      .help = "brim train starts one process for each of so many GPUs of this machine, which share the "
+              "samples of a step; 0: one, or what torchrun, mpirun or srun started" },
     { ROW("threads", KEY_INT, threads, "0"), BETWEEN(0, 4096),
       .aka = "num_threads,omp_num_threads",
       .help = "CPU threads for computing; 0: all" },

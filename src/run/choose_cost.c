@@ -112,6 +112,7 @@ void choose_print_cost(const Job *j, const Machine *m, FILE *out)
     if (m->peak_flops > 0)
         fprintf(out, ", MFU %.1f %%", 100 * choose_step_flops(j) / n / c.step_s / m->peak_flops);
     fprintf(out, "%s\n", m->peak_flops <= 0 ? " (roughly: this device's rates were not measured)" : "");
+    if (n > 1) fprintf(out, "            with %d GPUs; what they wait for each other is not counted\n", n);
     fprintf(out, "the run     %lld step%s, about %s, evaluations and checkpoints not counted",
             (long long)j->recipe.steps, str_plural(j->recipe.steps),
             str_duration(rate, sizeof rate, (double)j->recipe.steps * c.step_s));

@@ -69,8 +69,7 @@ static void describe_machine(Setup *s)
     s->machine.mem_bytes = s->info.total_bytes;
 }
 
-/* What one rank has to do of a step: the recipe that its plan is chosen for. */
-static int rank_share(Recipe *share, const Recipe *r, int world)
+int setup_share(Recipe *share, const Recipe *r, int world)
 {
     int64_t n = r->step_samples, unit = MAX(r->micro_batch, 1) * world;
     *share = *r;
@@ -108,7 +107,7 @@ static int plan_ranks(Setup *s, const Task *task, const Recipe *r, unsigned part
     memset(s, 0, sizeof *s);
     Recipe share;
     double last_s = clock_now_s();
-    TRY(rank_share(&share, r, comm_world(comm)));
+    TRY(setup_share(&share, r, comm_world(comm)));
     TRY(open_device(s, r, comm));
     s->took.device = lap(&last_s);
     describe_machine(s);

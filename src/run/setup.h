@@ -31,6 +31,9 @@ int setup_open_ranks(Setup *s, const Task *task, const Recipe *r, unsigned parts
  * above. */
 int  setup_plan(Setup *s, const Task *task, const Recipe *r, unsigned parts, Comm *comm);
 void setup_close(Setup *s);
+/* What one of `world` ranks has to do of a step: the recipe that its plan is chosen for. Negative after
+ * err_user(). */
+int setup_share(Recipe *share, const Recipe *r, int world);
 
 /* Device, versions, host: machine.txt. */
 void setup_print_machine(const Setup *s, FILE *out);
