@@ -5,7 +5,6 @@
 
 mkdir out
 cat >out/ppo.txt <<'EOF'
-case                                            environments    +inference     +training       PyTorch   ratio     MFU
 peer: 256 envs, 1 epoch 149,000 steps/s (31 s)
 256 x 1024, transformer                           13,300,000       721,000       449,000       149,000   3.01x  27.4 %
 256 x 1024, transformer, context 128              13,300,000       426,000       304,000             -       -  20.0 %
