@@ -6,11 +6,11 @@
 mkdir out
 cat >out/ppo.txt <<'EOF'
 peer: 256 envs, 1 epoch 149,000 steps/s (31 s)
-256 x 1024, transformer                           13,300,000       721,000       449,000       149,000   3.01x  27.4 %
-256 x 1024, transformer, context 128              13,300,000       426,000       304,000             -       -  20.0 %
-4096 x 64, transformer                            30,300,000     1,200,000       761,000       286,000   2.66x  45.0 %
-4096 x 64, mlp, environments on the CPU           57,300,000    38,700,000    30,200,000     2,970,000  10.17x       -
-4096 x 64, mlp, environments on the GPU          714,000,000   111,000,000    39,400,000     2,970,000  20.00x       -
+256 x 1024, transformer   13,300,000   721,000   449,000   149,000   3.01x   27.4 %
+256 x 1024, transformer, context 128   13,300,000   426,000   304,000   -   -   20.0 %
+4096 x 64, transformer   30,300,000   1,200,000   761,000   286,000   2.66x   45.0 %
+4096 x 64, mlp, environments on the CPU   57,300,000   38,700,000   30,200,000   2,970,000   10.17x   -
+4096 x 64, mlp, environments on the GPU   714,000,000   111,000,000   39,400,000   2,970,000   20.00x   -
 1 observation answered in 4.8 us on the CPU (99 %: 5.2 us), in 36.0 us on the device: the CPU answers
 seconds a step: simulating 0.05, transferring 0.001, updating 0.0155; 2.0 transfers a step
 update of step 3: kernels at work 86 % of 0.0155 s
