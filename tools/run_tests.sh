@@ -40,8 +40,8 @@ show() { # those side by side that have ended since the last time
 # Side by side: programs, and the scripts that no clock is asked in. The longest first: no CPU waits long for
 # the last. The others, which measure something or need a CPU for themselves, come one by one.
 long="test_op_cpu test_plain_kernels test_attn_tiles test_own_gemm test_op_gradients"
-together="bad_recipes cuda_half data_paths durable env fp8 hf images late latent ppo ranks stages tokens toy"
-together=" $(printf 'test_%s.sh ' $together tour user_data vision)"
+together="bad_recipes cuda_half data_paths durable env fp8 hf images late latent ppo ranks slurm stages"
+together=" $(printf 'test_%s.sh ' $together tokens tour toy user_data vision)"
 many=(); alone=()
 for t in "$build"/tests/test_* tests/test_*.sh; do
     [ -f "$t" ] || continue

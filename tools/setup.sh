@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian/Ubuntu packages that Brim needs, if any is missing: `setup.sh run` for building and
 # running, `setup.sh test` (the default) for the tests as well. Some packages are optional. Without clang the
-# fuzzers are skipped, without a browser the test of the page, without Pillow or the pictures some tests of
-# images. Without FFmpeg's headers videos cannot be read.
+# fuzzers are skipped, without a browser the test of the page, without SLURM the test of its jobs, without
+# Pillow or the pictures some tests of images. Without FFmpeg's headers videos cannot be read.
 set -euo pipefail
 need=(gcc make libyaml-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev
       libjpeg-dev libpng-dev zlib1g-dev libzstd-dev)
@@ -11,7 +11,8 @@ if [ "${1:-test}" = test ]; then
     need+=(g++ libcmocka-dev xz-utils)
     wish+=(clang libclang-rt-dev python3-pil dataset-fashion-mnist opencv-doc
            libavformat-dev libavcodec-dev libswscale-dev
-           libmujoco-dev libmujoco-samples python3 python3-numpy curl tmux prometheus chromium)
+           libmujoco-dev libmujoco-samples python3 python3-numpy curl tmux prometheus chromium
+           munge slurm-wlm)
     # The reference tokenizer runs under node, which need not come from Debian.
     command -v node >/dev/null && command -v npm >/dev/null || wish+=(nodejs npm)
 fi

@@ -27,6 +27,7 @@ int cmd_data(const CmdArgs *a);
 /* What `brim data` takes; with words ("tokenizer", "train") only that part. Negative after err_user(). */
 int cmd_data_help(int n_word, char *const *word);
 int cmd_env(const CmdArgs *a);
+int cmd_slurm(const CmdArgs *a);
 int cmd_top(const CmdArgs *a);
 int cmd_compare(const CmdArgs *a);
 int cmd_report(const CmdArgs *a);

@@ -50,6 +50,10 @@ static const Command commands[] = {
       "list | check NAME [key=value ...] [--isolate process] | new NAME | show NAME [--episodes N] [--out "
       "FILE.gif]",
       "environments: what there is, tests of yours, a file to begin with, a picture" },
+    { "slurm", cmd_slurm,
+      "RECIPE [key=value ...] [--nodes N] [--gpus N] [--cpus N] [--time T] [--before S] [--partition P] "
+      "[--account A] [--out FILE]",
+      "a job script for SLURM, which saves when the time is up and goes on later" },
     { "top", cmd_top, "[--web [--port N] [--bind ADDRESS] [--token WORD] | --once [--size 80x24]]",
       "GPUs and runs, live: on the terminal, or as a web page" },
     { "compare", cmd_compare, "RUN [RUN ...] [--json] [--picture FILE.svg]",
