@@ -201,6 +201,25 @@ static const Published published[] = {
         .context    = 4096,
         .window     = 2047,
         .rope_theta = 10000 } },
+    { "phi-4",
+      "{\"model_type\": \"phi3\", \"architectures\": [\"Phi3ForCausalLM\"], \"attention_bias\": false,"
+      " \"attention_dropout\": 0.0, \"bos_token_id\": 100257, \"embd_pdrop\": 0.0, \"eos_token_id\": 100265,"
+      " \"hidden_act\": \"silu\", \"hidden_size\": 5120, \"intermediate_size\": 17920,"
+      " \"max_position_embeddings\": 16384, \"num_attention_heads\": 40, \"num_hidden_layers\": 40,"
+      " \"num_key_value_heads\": 10, \"original_max_position_embeddings\": 16384, \"pad_token_id\": 100349,"
+      " \"resid_pdrop\": 0.0, \"rms_norm_eps\": 1e-05, \"rope_scaling\": null, \"rope_theta\": 250000,"
+      " \"sliding_window\": null, \"tie_word_embeddings\": false, \"use_cache\": true, \"vocab_size\": "
+      "100352}",
+      HF_PHI3,
+      { .layers     = 40,
+        .width      = 5120,
+        .heads      = 40,
+        .kv_heads   = 10,
+        .head_dim   = 128,
+        .ffn        = 17920,
+        .vocab      = 100352,
+        .context    = 16384,
+        .rope_theta = 250000 } },
     { "Phi-3-mini-128k-instruct",
       PHI_3 "\"max_position_embeddings\": 131072, \"sliding_window\": 262144, \"rope_scaling\": {"
             "\"long_factor\": [" PHI_LONG "], \"short_factor\": [" PHI_SHORT "], \"type\": \"longrope\"}}",
@@ -292,7 +311,7 @@ static void published_configs_are_read(void **state)
         assert_true(fabs(rope_attention(&c.model) - (m->rope_attention > 0 ? m->rope_attention : 1)) < 1e-15);
         /* A model that two families compute is written as the plainer one. */
         HfFamily plain = p->family == HF_MISTRAL && !m->window ? HF_LLAMA : p->family;
-        if (p->family == HF_PHI3 && m->rope_scaling == ROPE_NONE) plain = HF_MISTRAL;
+        if (p->family == HF_PHI3 && m->rope_scaling == ROPE_NONE) plain = m->window ? HF_MISTRAL : HF_LLAMA;
         assert_int_equal(hfconf_family_of(&c.model), plain);
     }
     (void)state;

@@ -136,7 +136,7 @@ static const char *const harmless[] = {
     "early_stopping", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size", "num_beams",
     "num_beam_groups", "num_return_sequences", "repetition_penalty", "temperature", "top_k", "top_p",
     "typical_p", "diversity_penalty", "encoder_no_repeat_ngram_size", "remove_invalid_values",
-    "tie_encoder_decoder",
+    "tie_encoder_decoder", "tf_legacy_loss", "max_sequence_length",
 };
 /* clang-format on */
 
