@@ -57,8 +57,8 @@ watch: {report: false}
 END
 rope_keys() { grep '  rope_' "runs/$1/recipe.yaml" | grep -v rope_long; } # which an export needs, a run not
 round_trip() { # name, what config.json says, overrides ...
-    brim train tiny.yaml "run=$1" "${@:3}" && brim export "$1" "x-$1" && brim import "x-$1" "run=$1-again" &&
-        brim export "$1-again" "x-$1-again"
+    brim train tiny.yaml "run=$1" "${@:3}" && brim export "$1" "x-$1" &&
+        brim import "x-$1" "run=$1-again" model.context=64 && brim export "$1-again" "x-$1-again"
     for run in "$1" "$1-again"; do
         [ "$rc" -eq 0 ] && brim eval "$run" "${cpu[@]}" precision=fp32 --ids phi3/ids.txt
         cp said "$run.said"
@@ -74,11 +74,12 @@ round_trip whole '"Qwen3ForCausalLM".*"truncate": false, "attention_factor": 1.3
     model.qk_norm=true model.rope_fast=4 model.rope_slow=0.25 model.rope_truncate=false \
     model.rope_attention=1.3
 round_trip bias '"Qwen2ForCausalLM".*"beta_fast": 4' "${yarn[@]}" model.qkv_bias=true model.rope_fast=4
-round_trip window '"MistralForCausalLM".*"rope_type": "yarn"' "${yarn[@]}" model.window=20
+round_trip window '"MistralForCausalLM".*"max_position_embeddings": 128.*"rope_type": "yarn"' "${yarn[@]}" \
+    model.window=20 model.rope_original=32
 long=(model.rope_scaling=longrope model.rope_factor=4 model.rope_original=64
     'model.rope_short=[1,1.02,1.5,1.5,2,2,3,4]')
-round_trip short '"Phi3ForCausalLM".*"original_max_position_embeddings": 64, "rope_scaling"' "${long[@]}" \
-    'model.rope_long=[1,2,3,4,5,6,7,8.5]'
+round_trip short '"Phi3For.*"max_position_embeddings": 256.*"original_max_position_embeddings": 64, "rope' \
+    "${long[@]}" 'model.rope_long=[1,2,3,4,5,6,7,8.5]'
 grep -q '"pad_token_id": null' x-short/config.json && grep -aq 'qkv_proj.weight' x-short/model.safetensors &&
     ! grep -aq 'q_proj' x-short/model.safetensors
 verdict "and is a Phi-3 as transformers has it" $? "$(cat x-short/config.json)"

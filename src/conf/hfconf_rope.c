@@ -236,6 +236,15 @@ int hfconf_rope_read(HfConfig *c, const char *name, const json_t *root)
 
 /* ---- Writing ------------------------------------------------------------------------------------------- */
 
+int64_t hfconf_rope_positions(const RecipeModel *m)
+{
+    enum { MOST_POSITIONS = 1048576 /* as model.context */ };
+    double all = m->rope_factor * (double)m->rope_original;
+    if (m->rope_scaling != ROPE_YARN && m->rope_scaling != ROPE_LONG) return m->context;
+    if (all < (double)m->context || all > MOST_POSITIONS || all != floor(all)) return m->context;
+    return (int64_t)all;
+}
+
 static void write_yarn(JsonOut *o, const RecipeModel *m)
 {
     json_out_num(o, "beta_fast", m->rope_fast);

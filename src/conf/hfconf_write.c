@@ -70,7 +70,7 @@ static void write_rotary(JsonOut *o, const HfConfig *c)
     json_out_int(o, "num_key_value_heads", m->kv_heads);
     if (c->family != HF_PHI3 || m->head_dim * m->heads != m->width) json_out_int(o, "head_dim", m->head_dim);
     json_out_int(o, "intermediate_size", m->ffn);
-    json_out_int(o, "max_position_embeddings", m->context);
+    json_out_int(o, "max_position_embeddings", hfconf_rope_positions(m));
     json_out_num(o, "rms_norm_eps", m->norm_eps);
     json_out_str(o, "hidden_act", c->family == HF_ARCEE ? "relu2" : "silu");
     hfconf_rope_write(o, c);
