@@ -19,3 +19,26 @@ refused() { # name, words, command ...
     [ "$rc" -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && grep -qF -- "$2" said
     verdict "$1" $? "$(seen)"
 }
+
+# Equal ids; or the first that differs stands where the two best logits lie within 1e-4.
+same_greedy() { # ids, folder
+    awk 'NR == FNR { split($0, want, " "); next } FNR == 1 && FILENAME ~ /gap/ { split($0, gap, " "); next }
+         { split($0, got, " ") }
+         END { for (i in want) if (got[i] != want[i] && (!first || i + 0 < first)) first = i + 0
+               exit first && gap[first] > 1e-4 }' "$2/greedy.txt" "$2/gap.txt" "$1"
+}
+
+# Imports a folder with ids, logits and greedy tokens of somebody else's program, and compares.
+as_reference() { # folder, greedy tokens, keys of the import ...
+    brim import "$1" "run=$1" "${@:3}"
+    verdict "import $1" "$rc" "$(seen)"
+    brim eval "$1" "${cpu[@]}" --ids "$1/ids.txt" --logits out.npy
+    "$verify" logits out.npy "$1/logits.f32" >cmp.txt 2>&1
+    verdict "$1: logits to 1e-4" $? "$(seen) $(cat cmp.txt)"
+    "$brim" sample "$1" "${cpu[@]}" --prompt-ids "$(cut -d' ' -f1-16 "$1/ids.txt")" --tokens "$2" \
+        --temperature 0 --ids 2>said | tail -n 1 >ids.txt
+    same_greedy ids.txt "$1"
+    verdict "$1: $2 greedy tokens" $? "$(cat ids.txt)"
+    brim export "$1" "x-$1" && "$verify" same "$1" "x-$1" >cmp.txt 2>&1
+    verdict "$1: export(import(x)) is x" $? "$(seen) $(cat cmp.txt)"
+}

@@ -158,9 +158,36 @@ static void bad_values(void **state)
     ASSERT_ALL_BAD(bad);
 }
 
+#define LONGROPE "model: {pos: rope, head_dim: 8, context: 1024, rope_scaling: longrope, "
+
 static void bad_relations(void **state)
 {
     static const Bad bad[] = {
+        { RANDOM "model: {rope_scaling: yarn}\n", NULL,
+          "t.yaml:2: model.rope_scaling: model.rope_scaling needs model.pos rope" },
+        { RANDOM "model: {pos: rope, rope_scaling: yarn, rope_fast: 2}\n", "model.rope_slow=3",
+          "command line: model.rope_slow: model.rope_fast (2) must not be below model.rope_slow (3)" },
+        { RANDOM "model: {pos: rope, rope_scaling: yarn, rope_theta: 1}\n", NULL,
+          "t.yaml:2: model.rope_theta: model.rope_theta must be above 1 for yarn" },
+        { RANDOM "model: {pos: rope, rope_scaling: llama3, rope_attention: 2}\n", NULL,
+          "t.yaml:2: model.rope_attention: model.rope_attention needs model.rope_scaling yarn or longrope" },
+        { RANDOM "model: {pos: rope, rope_short: [1]}\n", NULL,
+          "t.yaml:2: model.rope_short: model.rope_short needs model.rope_scaling longrope" },
+        { RANDOM "model: {pos: rope, rope_long: [1]}\n", NULL,
+          "t.yaml:2: model.rope_long: model.rope_long needs model.rope_scaling longrope" },
+        { RANDOM LONGROPE "rope_original: 1}\n", NULL,
+          "t.yaml:2: model.rope_original: model.rope_original must be above 1 for longrope" },
+        { RANDOM LONGROPE "rope_original: 512}\n", NULL,
+          "t.yaml:2: model.context: model.context (1024) is above model.rope_original (512): there the "
+          "stretch would depend on a sequence's length (model.context=512 would do)" },
+        { RANDOM LONGROPE "rope_short: [1, 2, 3]}\n", NULL,
+          "t.yaml:2: model.rope_short: needs 4 numbers, one for each pair of a head's channels" },
+        { RANDOM LONGROPE "rope_short: [1, 2, 3, x]}\n", NULL,
+          "t.yaml:2: model.rope_short: needs 4 numbers, one for each pair of a head's channels" },
+        { RANDOM LONGROPE "rope_short: [1, 2, 3, 0]}\n", NULL,
+          "t.yaml:2: model.rope_short: 0 is not above 0" },
+        { RANDOM LONGROPE "rope_short: [1, 2, 3, 4], rope_long: [1]}\n", NULL,
+          "t.yaml:2: model.rope_long: needs 4 numbers, one for each pair of a head's channels" },
         { "task: ppo\nenv: cartpole\nppo: {envs: 4, rollout: 8}\n", "ppo.minibatch=100",
           "command line: ppo.minibatch: ppo.minibatch (100) must divide ppo.envs x ppo.rollout (32): 32 "
           "would "

@@ -7,26 +7,7 @@ hf_golden hf
 
 # ---- as transformers computes ------------------------------------------------------------------------------
 
-# Equal ids; or the first that differs stands where the two best logits lie within 1e-4.
-same_greedy() { # ids, folder
-    awk 'NR == FNR { split($0, want, " "); next } FNR == 1 && FILENAME ~ /gap/ { split($0, gap, " "); next }
-         { split($0, got, " ") }
-         END { for (i in want) if (got[i] != want[i] && (!first || i + 0 < first)) first = i + 0
-               exit first && gap[first] > 1e-4 }' "$2/greedy.txt" "$2/gap.txt" "$1"
-}
-for m in gpt2 llama llama31 llama-linear mistral qwen2 qwen3; do
-    brim import "$m" "run=$m"
-    verdict "import $m" "$rc" "$(seen)"
-    brim eval "$m" "${cpu[@]}" --ids "$m/ids.txt" --logits out.npy
-    "$verify" logits out.npy "$m/logits.f32" >cmp.txt 2>&1
-    verdict "$m: logits to 1e-4" $? "$(seen) $(cat cmp.txt)"
-    "$brim" sample "$m" "${cpu[@]}" --prompt-ids "$(cut -d' ' -f1-16 "$m/ids.txt")" --tokens 200 \
-        --temperature 0 --ids 2>said | tail -n 1 >ids.txt
-    same_greedy ids.txt "$m"
-    verdict "$m: 200 greedy tokens" $? "$(cat ids.txt)"
-    brim export "$m" "x-$m" && "$verify" same "$m" "x-$m" >cmp.txt 2>&1
-    verdict "$m: export(import(x)) is x" $? "$(seen) $(cat cmp.txt)"
-done
+for m in gpt2 llama llama31 llama-linear mistral qwen2 qwen3; do as_reference "$m" 200; done
 # Several files: the same tensors, an index that an import reads, and no mixture with an earlier export.
 brim export gpt2 x-parts --shard 30K
 n=$(ls x-parts/model-*-of-*.safetensors | wc -l)
@@ -309,7 +290,7 @@ broken; edit 's/"hidden_act": "silu"/"hidden_act": "gelu"/'; try "another activa
 broken; edit 's/"attention_bias": false/"attention_bias": true/'; try "biases" "attention_bias"
 broken; edit 's/"model_type": "llama"/"model_type": "mamba"/'; try "another family" "model_type"
 broken; edit 's/{/{"quantization_config": {"bits": 4},/'; try "a key that is not known" "quantization_config"
-broken llama31; edit 's/"llama3"/"yarn"/'; try "another stretch of positions" "rope_type"
+broken llama31; edit 's/"llama3"/"dynamic"/'; try "another stretch of positions" "rope_type"
 broken; edit 's/"hidden_size": 32/"hidden_size": 64/'; try "another width" "embed.weight of shape"
 broken; edit 's/"num_hidden_layers": 2/"num_hidden_layers": 3/'; try "a layer that is not there" "layers.2"
 broken; edit 's/"num_hidden_layers": 2/"num_hidden_layers": 1/'; try "a layer too many" "layers.1"

@@ -1,7 +1,9 @@
 /* config.json of Hugging Face models as published: each is read, to the model that it describes. */
 #include "base/err.h"
 #include "conf/hfconf.h"
+#include "net/rope.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
@@ -11,8 +13,24 @@
 typedef struct {
     const char *name, *text;
     HfFamily    family;
-    RecipeModel m; /* layers, width, heads, kv_heads, head_dim, ffn, vocab, context, tied and rope */
+    RecipeModel m; /* layers, width, heads, kv_heads, head_dim, ffn, vocab, context, tied and rope;
+                    * rope_attention is what comes of the others */
 } Published;
+
+#define EIGHT(x) #x ", " #x ", " #x ", " #x ", " #x ", " #x ", " #x ", " #x
+#define PHI_SHORT                                                                                            \
+    EIGHT(1.05) ", " EIGHT(1.0800000000000003) ", " EIGHT(1.1) ", " EIGHT(1.2) ", " EIGHT(2) ", " EIGHT(2.5)
+#define PHI_LONG                                                                                             \
+    EIGHT(1.0299999713897705) ", " EIGHT(1.05) ", " EIGHT(4.0) ", " EIGHT(16) ", " EIGHT(32.5) ", " EIGHT(64)
+#define PHI_3                                                                                                \
+    "{\"model_type\": \"phi3\", \"architectures\": [\"Phi3ForCausalLM\"], \"attention_bias\": false,"        \
+    " \"attention_dropout\": 0.0, \"auto_map\": {\"AutoConfig\": \"configuration_phi3.Phi3Config\"},"        \
+    " \"bos_token_id\": 1, \"embd_pdrop\": 0.0, \"eos_token_id\": 32000, \"hidden_act\": \"silu\","          \
+    " \"hidden_size\": 3072, \"initializer_range\": 0.02, \"intermediate_size\": 8192,"                      \
+    " \"num_attention_heads\": 32, \"num_hidden_layers\": 32, \"num_key_value_heads\": 32,"                  \
+    " \"original_max_position_embeddings\": 4096, \"pad_token_id\": 32000, \"resid_pdrop\": 0.0,"            \
+    " \"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0, \"tie_word_embeddings\": false,"                     \
+    " \"torch_dtype\": \"bfloat16\", \"use_cache\": true, \"vocab_size\": 32064, "
 
 #define LLAMA_32_ROPE                                                                                        \
     "{\"factor\": 32.0, \"high_freq_factor\": 4.0, \"low_freq_factor\": 1.0, "                               \
@@ -170,6 +188,102 @@ static const Published published[] = {
         .context    = 40960,
         .tied       = 1,
         .rope_theta = 1000000 } },
+    { "Phi-3-mini-4k-instruct",
+      PHI_3 "\"max_position_embeddings\": 4096, \"rope_scaling\": null, \"sliding_window\": 2047}",
+      HF_PHI3,
+      { .layers     = 32,
+        .width      = 3072,
+        .heads      = 32,
+        .kv_heads   = 32,
+        .head_dim   = 96,
+        .ffn        = 8192,
+        .vocab      = 32064,
+        .context    = 4096,
+        .window     = 2047,
+        .rope_theta = 10000 } },
+    { "phi-4",
+      "{\"model_type\": \"phi3\", \"architectures\": [\"Phi3ForCausalLM\"], \"attention_bias\": false,"
+      " \"attention_dropout\": 0.0, \"bos_token_id\": 100257, \"embd_pdrop\": 0.0, \"eos_token_id\": 100265,"
+      " \"hidden_act\": \"silu\", \"hidden_size\": 5120, \"intermediate_size\": 17920,"
+      " \"max_position_embeddings\": 16384, \"num_attention_heads\": 40, \"num_hidden_layers\": 40,"
+      " \"num_key_value_heads\": 10, \"original_max_position_embeddings\": 16384, \"pad_token_id\": 100349,"
+      " \"resid_pdrop\": 0.0, \"rms_norm_eps\": 1e-05, \"rope_scaling\": null, \"rope_theta\": 250000,"
+      " \"sliding_window\": null, \"tie_word_embeddings\": false, \"use_cache\": true, \"vocab_size\": "
+      "100352}",
+      HF_PHI3,
+      { .layers     = 40,
+        .width      = 5120,
+        .heads      = 40,
+        .kv_heads   = 10,
+        .head_dim   = 128,
+        .ffn        = 17920,
+        .vocab      = 100352,
+        .context    = 16384,
+        .rope_theta = 250000 } },
+    { "Phi-3-mini-128k-instruct",
+      PHI_3 "\"max_position_embeddings\": 131072, \"sliding_window\": 262144, \"rope_scaling\": {"
+            "\"long_factor\": [" PHI_LONG "], \"short_factor\": [" PHI_SHORT "], \"type\": \"longrope\"}}",
+      HF_PHI3,
+      { .layers         = 32,
+        .width          = 3072,
+        .heads          = 32,
+        .kv_heads       = 32,
+        .head_dim       = 96,
+        .ffn            = 8192,
+        .vocab          = 32064,
+        .context        = 131072,
+        .window         = 262144,
+        .rope_theta     = 10000,
+        .rope_scaling   = ROPE_LONG,
+        .rope_factor    = 32,
+        .rope_original  = 4096,
+        .rope_attention = 1.1902380714238083 } },
+    { "Qwen2.5-7B-Instruct with the YaRN of its page",
+      "{\"model_type\": \"qwen2\", \"attention_dropout\": 0.0, \"bos_token_id\": 151643,"
+      " \"eos_token_id\": 151645, \"hidden_act\": \"silu\", \"hidden_size\": 3584, \"intermediate_size\": "
+      "18944,"
+      " \"max_position_embeddings\": 32768, \"max_window_layers\": 28, \"num_attention_heads\": 28,"
+      " \"num_hidden_layers\": 28, \"num_key_value_heads\": 4, \"rms_norm_eps\": 1e-06,"
+      " \"rope_theta\": 1000000.0, \"sliding_window\": 131072, \"tie_word_embeddings\": false,"
+      " \"use_sliding_window\": false, \"vocab_size\": 152064, \"rope_scaling\": {\"factor\": 4.0,"
+      " \"original_max_position_embeddings\": 32768, \"type\": \"yarn\"}}",
+      HF_QWEN2,
+      { .layers         = 28,
+        .width          = 3584,
+        .heads          = 28,
+        .kv_heads       = 4,
+        .head_dim       = 128,
+        .ffn            = 18944,
+        .vocab          = 152064,
+        .context        = 32768,
+        .rope_theta     = 1000000,
+        .rope_scaling   = ROPE_YARN,
+        .rope_factor    = 4,
+        .rope_original  = 32768,
+        .rope_attention = 1.1386294361119891 } },
+    { "AFM-4.5B",
+      "{\"model_type\": \"arcee\", \"architectures\": [\"ArceeForCausalLM\"], \"attention_bias\": false,"
+      " \"attention_dropout\": 0.0, \"bos_token_id\": 128000, \"eos_token_id\": 128001, \"head_dim\": 128,"
+      " \"hidden_act\": \"relu2\", \"hidden_size\": 2560, \"intermediate_size\": 18432,"
+      " \"max_position_embeddings\": 65536, \"mlp_bias\": false, \"num_attention_heads\": 20,"
+      " \"num_hidden_layers\": 36, \"num_key_value_heads\": 4, \"rms_norm_eps\": 1e-05,"
+      " \"rope_scaling\": {\"beta_fast\": 32.0, \"beta_slow\": 1.0, \"factor\": 20.0, \"mscale\": 1.0,"
+      " \"original_max_position_embeddings\": 4096, \"rope_type\": \"yarn\", \"type\": \"yarn\"},"
+      " \"rope_theta\": 10000.0, \"tie_word_embeddings\": false, \"vocab_size\": 128004}",
+      HF_ARCEE,
+      { .layers         = 36,
+        .width          = 2560,
+        .heads          = 20,
+        .kv_heads       = 4,
+        .head_dim       = 128,
+        .ffn            = 18432,
+        .vocab          = 128004,
+        .context        = 65536,
+        .rope_theta     = 10000,
+        .rope_scaling   = ROPE_YARN,
+        .rope_factor    = 20,
+        .rope_original  = 4096,
+        .rope_attention = 1.2995732273553991 } },
 };
 
 static void published_configs_are_read(void **state)
@@ -192,8 +306,13 @@ static void published_configs_are_read(void **state)
         assert_int_equal(c.model.tied, m->tied);
         assert_int_equal(c.model.rope_scaling, m->rope_scaling);
         assert_true(c.model.rope_theta == m->rope_theta);
-        assert_int_equal(hfconf_family_of(&c.model),
-                         p->family == HF_MISTRAL && !m->window ? HF_LLAMA : p->family);
+        if (m->rope_factor > 0) assert_true(c.model.rope_factor == m->rope_factor);
+        if (m->rope_original > 0) assert_int_equal(c.model.rope_original, m->rope_original);
+        assert_true(fabs(rope_attention(&c.model) - (m->rope_attention > 0 ? m->rope_attention : 1)) < 1e-15);
+        /* A model that two families compute is written as the plainer one. */
+        HfFamily plain = p->family == HF_MISTRAL && !m->window ? HF_LLAMA : p->family;
+        if (p->family == HF_PHI3 && m->rope_scaling == ROPE_NONE) plain = m->window ? HF_MISTRAL : HF_LLAMA;
+        assert_int_equal(hfconf_family_of(&c.model), plain);
     }
     (void)state;
 }

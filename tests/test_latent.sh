@@ -126,13 +126,17 @@ refused "no language model" "latent.llm: is missing" "$brim" train "$recipe" run
 
 # Hugging Face folders: every family, and one that lacks a file.
 tar xJf "$here/tests/golden/hf.tar.xz"
+for d in yarn-qwen3 phi3-long; do "$build/tests/verify_rope" make "$d" "$d"; done
 hf="latent.pairs=random model.vocab=64 latent.prompt=8 steps=2 optim.warmup=0"
-for d in gpt2 llama mistral qwen2 qwen3; do
+for d in gpt2 llama mistral qwen2 qwen3 yarn-qwen3 phi3-long; do
     # shellcheck disable=SC2086
     train "hf-$d" $hf "latent.llm=$d" && grep -q "$d" "runs/hf-$d"/checkpoints/step-00000002/*.json &&
         ! grep -q 'llm\.' "runs/hf-$d/checkpoints/step-00000002/model.safetensors"
     verdict "a frozen $d" $? "$(tail -n 1 "hf-$d.log")"
 done
+# shellcheck disable=SC2086
+refused "more tokens than the short list of longrope is for" "tokens, longrope is computed up to 64" \
+    "$brim" train "$recipe" run=x $small $hf latent.llm=phi3-long latent.prompt=70
 # shellcheck disable=SC2086
 refused "bytes that the language model does not know" "kinds of tokens, the language model has 64" \
     "$brim" train "$recipe" run=x $small latent.llm= latent.pairs=random model.vocab=300 latent.llm=llama

@@ -5,6 +5,8 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "conf/hfconf_image.h"
+#include "conf/hfconf_part.h"
+#include "conf/hfconf_rope.h"
 #include "conf/schema.h"
 
 #include <limits.h>
@@ -12,7 +14,7 @@
 #include <string.h>
 
 const char *const hfconf_family_name[HF_FAMILIES] = { "gpt2",  "llama", "mistral", "qwen2",
-                                                      "qwen3", "arcee", "vit" };
+                                                      "qwen3", "arcee", "phi3",    "vit" };
 
 const char *hfconf_task(HfFamily family) { return family == HF_VIT ? "image" : "lm"; }
 
@@ -25,8 +27,9 @@ enum {
     QWEN2    = 1 << HF_QWEN2,
     QWEN3    = 1 << HF_QWEN3,
     ARCEE    = 1 << HF_ARCEE,
+    PHI3     = 1 << HF_PHI3,
     VIT      = 1 << HF_VIT,
-    GATED    = LLAMA | MISTRAL | QWEN2 | QWEN3,
+    GATED    = LLAMA | MISTRAL | QWEN2 | QWEN3 | PHI3,
     ROTARY   = GATED | ARCEE,
     TEXT     = GPT2 | ROTARY,
     FAMILIES = TEXT | VIT
@@ -75,7 +78,7 @@ static const HfKey key_table[] = {
     { "rms_norm_eps",            ROTARY,   KEY_NUMBER, MODEL(norm_eps), NULL },
     { "rope_theta",              ROTARY,   KEY_NUMBER, MODEL(rope_theta), NULL },
     { "tie_word_embeddings",     TEXT,     KEY_SWITCH, MODEL(tied), NULL },
-    { "sliding_window",          MISTRAL,  KEY_MAYBE,  MODEL(window), NULL },
+    { "sliding_window",          MISTRAL | PHI3, KEY_MAYBE,  MODEL(window), NULL },
     { "hidden_act",              GATED,    KEY_ONLY,   0, "\"silu\"|\"swish\"" },
     { "hidden_act",              ARCEE,    KEY_ONLY,   0, "\"relu2\"" },
     { "attention_bias",          ROTARY & ~QWEN2, KEY_ONLY, 0, "false" },
@@ -96,14 +99,15 @@ static const HfKey key_table[] = {
     { "layer_types",             ROTARY,   KEY_NOTHING, 0, NULL }, /* checked by itself */
     { "rope_scaling",            ROTARY,   KEY_NOTHING, 0, NULL }, /* likewise */
     { "rope_parameters",         ROTARY,   KEY_NOTHING, 0, NULL },
+    { "original_max_position_embeddings", ROTARY, KEY_NOTHING, 0, NULL }, /* likewise */
     { "sliding_window",          QWEN2 | QWEN3, KEY_NOTHING, 0, NULL },
     { "max_window_layers",       QWEN2 | QWEN3, KEY_NOTHING, 0, NULL },
     { "bos_token_id",            TEXT    , KEY_NOTHING, 0, NULL },
     { "eos_token_id",            TEXT    , KEY_NOTHING, 0, NULL },
     { "pad_token_id",            TEXT    , KEY_NOTHING, 0, NULL },
     { "attn_pdrop",              GPT2,     KEY_NOTHING, 0, NULL },
-    { "embd_pdrop",              GPT2,     KEY_NOTHING, 0, NULL },
-    { "resid_pdrop",             GPT2,     KEY_NOTHING, 0, NULL },
+    { "embd_pdrop",              GPT2 | PHI3, KEY_NOTHING, 0, NULL }, /* for training; so is the next */
+    { "resid_pdrop",             GPT2 | PHI3, KEY_NOTHING, 0, NULL },
     { "n_ctx",                   GPT2,     KEY_NOTHING, 0, NULL },
     { "n_special",               GPT2,     KEY_NOTHING, 0, NULL },
     { "predict_special_tokens",  GPT2,     KEY_NOTHING, 0, NULL },
@@ -132,7 +136,7 @@ static const char *const harmless[] = {
     "early_stopping", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size", "num_beams",
     "num_beam_groups", "num_return_sequences", "repetition_penalty", "temperature", "top_k", "top_p",
     "typical_p", "diversity_penalty", "encoder_no_repeat_ngram_size", "remove_invalid_values",
-    "tie_encoder_decoder",
+    "tie_encoder_decoder", "tf_legacy_loss", "max_sequence_length",
 };
 /* clang-format on */
 
@@ -188,6 +192,13 @@ static RecipeModel defaults_of(HfFamily family)
         m.norm_eps = 1e-5;
         m.act      = FFN_RELU2;
         break;
+    case HF_PHI3:
+        m.width    = 3072;
+        m.ffn      = 8192;
+        m.vocab    = 32064;
+        m.context  = 4096;
+        m.norm_eps = 1e-5;
+        break;
     case HF_VIT:
         m.layers = m.heads = 12;
         m.width            = 768;
@@ -204,6 +215,8 @@ static RecipeModel defaults_of(HfFamily family)
     m.rope_factor = m.rope_low = 1;
     m.rope_high                = 4;
     m.rope_original            = 8192;
+    m.rope_fast                = 32;
+    m.rope_slow = m.rope_truncate = 1;
     return m;
 }
 
@@ -214,14 +227,19 @@ typedef struct {
     HfConfig   *c;
 } Reading;
 
-static int refuse(const Reading *r, const char *key, const json_t *value, const char *want)
+int hfconf_refuse(const char *name, const char *key, const json_t *value, const char *want)
 {
     char  shown[80], quoted[80];
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
     str_quote(shown, sizeof shown, text ? text : "?", text ? strlen(text) : 1);
     free(text);
-    return err_user("%s: %s: %s, but %s", r->name, str_quote(quoted, sizeof quoted, key, strlen(key)), shown,
+    return err_user("%s: %s: %s, but %s", name, str_quote(quoted, sizeof quoted, key, strlen(key)), shown,
                     want);
+}
+
+static int refuse(const Reading *r, const char *key, const json_t *value, const char *want)
+{
+    return hfconf_refuse(r->name, key, value, want);
 }
 
 static int set_count(const Reading *r, const HfKey *k, const json_t *value, int64_t *out)
@@ -299,66 +317,6 @@ static int is_harmless(const char *key)
         if (strcmp(harmless[i], key) == 0) return 1;
     }
     return key[0] == '_';
-}
-
-/* ---- Rotary positions ---------------------------------------------------------------------------------- */
-
-static int set_rope_number(const Reading *r, const char *key, const json_t *value, double *out)
-{
-    if (!json_is_number(value) || !(json_number_value(value) > 0) || json_number_value(value) > 1e12)
-        return refuse(r, key, value, "Brim needs a positive number here");
-    *out = json_number_value(value);
-    return 0;
-}
-
-static int set_rope_type(const Reading *r, const json_t *value)
-{
-    RecipeModel *m    = &r->c->model;
-    const char  *text = json_is_string(value) ? json_string_value(value) : "";
-    if (strcmp(text, "default") == 0) {
-        m->rope_scaling = ROPE_NONE;
-    } else if (strcmp(text, "linear") == 0) {
-        m->rope_scaling = ROPE_LINEAR;
-    } else if (strcmp(text, "llama3") == 0) {
-        m->rope_scaling = ROPE_LLAMA3;
-    } else {
-        return refuse(r, "rope_scaling.rope_type", value, "Brim computes default, linear and llama3");
-    }
-    return 0;
-}
-
-static int set_rope(const Reading *r, json_t *map)
-{
-    RecipeModel *m        = &r->c->model;
-    double       original = (double)m->rope_original;
-    const char  *key;
-    json_t      *value;
-    if (!map || json_is_null(map)) return 0;
-    if (!json_is_object(map)) return refuse(r, "rope_scaling", map, "Brim needs a map here");
-    json_object_foreach(map, key, value)
-    {
-        if (strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0) {
-            TRY(set_rope_type(r, value));
-        } else if (strcmp(key, "factor") == 0) {
-            TRY(set_rope_number(r, key, value, &m->rope_factor));
-        } else if (strcmp(key, "low_freq_factor") == 0) {
-            TRY(set_rope_number(r, key, value, &m->rope_low));
-        } else if (strcmp(key, "high_freq_factor") == 0) {
-            TRY(set_rope_number(r, key, value, &m->rope_high));
-        } else if (strcmp(key, "original_max_position_embeddings") == 0) {
-            TRY(set_rope_number(r, key, value, &original));
-        } else if (strcmp(key, "rope_theta") == 0) {
-            TRY(set_rope_number(r, key, value, &m->rope_theta));
-        } else if (strcmp(key, "partial_rotary_factor") == 0 && json_number_value(value) == 1) {
-            continue;
-        } else {
-            return refuse(r, key, value, "rope_scaling has no such key that Brim computes");
-        }
-    }
-    m->rope_original = (int64_t)original;
-    if (m->rope_scaling == ROPE_LLAMA3 && !(m->rope_high > m->rope_low))
-        return err_user("%s: high_freq_factor: must be above low_freq_factor", r->name);
-    return 0;
 }
 
 /* ---- The whole file ------------------------------------------------------------------------------------ */
@@ -442,7 +400,8 @@ static int find_family(const Reading *r, const json_t *root)
     for (int i = 0; i < HF_FAMILIES; i++) {
         if (strcmp(json_string_value(type), hfconf_family_name[i]) == 0) return i;
     }
-    return refuse(r, "model_type", type, "Brim reads gpt2, llama, mistral, qwen2, qwen3, arcee and vit");
+    return refuse(r, "model_type", type,
+                  "Brim reads gpt2, llama, mistral, qwen2, qwen3, arcee, phi3 and vit");
 }
 
 static int parse_root(const Reading *r, json_t *root)
@@ -463,8 +422,7 @@ static int parse_root(const Reading *r, json_t *root)
         if (!k) return refuse(r, key, value, "Brim does not know what this key changes");
         TRY(set_key(r, k, value));
     }
-    TRY(set_rope(r, json_object_get(root, "rope_parameters")));
-    TRY(set_rope(r, json_object_get(root, "rope_scaling")));
+    TRY(hfconf_rope_read(c, r->name, root));
     TRY(check_layer_types(r, json_object_get(root, "layer_types")));
     read_dtype(c, root);
     if (c->family == HF_VIT) {

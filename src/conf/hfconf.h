@@ -10,7 +10,17 @@
 
 #include "conf/recipe.h"
 
-typedef enum { HF_GPT2, HF_LLAMA, HF_MISTRAL, HF_QWEN2, HF_QWEN3, HF_ARCEE, HF_VIT, HF_FAMILIES } HfFamily;
+typedef enum {
+    HF_GPT2,
+    HF_LLAMA,
+    HF_MISTRAL,
+    HF_QWEN2,
+    HF_QWEN3,
+    HF_ARCEE,
+    HF_PHI3,
+    HF_VIT,
+    HF_FAMILIES
+} HfFamily;
 
 enum { HF_MAX_EOS = 16, HF_CONFIG_BYTES = 1 << 22 };
 

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "conf/class_names.h"
+#include "conf/hfconf_part.h"
 #include "conf/relate_image.h"
 
 #include <limits.h>
@@ -280,16 +281,6 @@ int hfconf_image_write(JsonOut *o, const HfConfig *c)
     return rc;
 }
 
-static void write_three(JsonOut *o, const char *key, const char *list)
-{
-    char   item[64];
-    double x;
-    json_out_array(o, key);
-    while (str_list_next(&list, item, sizeof item) > 0)
-        json_out_num(o, NULL, str_parse_double(item, &x) == 0 ? x : 0);
-    json_out_close(o);
-}
-
 static void write_square(JsonOut *o, const char *key, int64_t side)
 {
     json_out_object(o, key);
@@ -321,7 +312,7 @@ int hfconf_write_processor(const HfConfig *c, FILE *out)
     json_out_bool(&o, "do_rescale", 1);
     json_out_num(&o, "rescale_factor", 1.0 / 255);
     json_out_bool(&o, "do_normalize", 1);
-    write_three(&o, "image_mean", c->image.mean);
-    write_three(&o, "image_std", c->image.std);
+    hfconf_write_list(&o, "image_mean", c->image.mean);
+    hfconf_write_list(&o, "image_std", c->image.std);
     return json_out_end(&o);
 }

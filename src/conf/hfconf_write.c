@@ -2,7 +2,10 @@
 #include "conf/hfconf.h"
 
 #include "base/err.h"
+#include "base/str.h"
 #include "conf/hfconf_image.h"
+#include "conf/hfconf_part.h"
+#include "conf/hfconf_rope.h"
 
 int hfconf_family_of(const RecipeModel *m)
 {
@@ -32,8 +35,19 @@ int hfconf_family_of(const RecipeModel *m)
     if (is_arcee) return HF_ARCEE;
     if (m->qk_norm) return HF_QWEN3;
     if (m->qkv_bias) return HF_QWEN2;
+    if (m->rope_scaling == ROPE_LONG && m->head_dim * m->heads == m->width) return HF_PHI3;
     return m->window ? HF_MISTRAL : HF_LLAMA;
 #undef NEED
+}
+
+void hfconf_write_list(JsonOut *o, const char *key, const char *list)
+{
+    char   item[64];
+    double x;
+    json_out_array(o, key);
+    while (str_list_next(&list, item, sizeof item) > 0)
+        json_out_num(o, NULL, str_parse_double(item, &x) == 0 ? x : 0);
+    json_out_close(o);
 }
 
 static void write_gpt2(JsonOut *o, const RecipeModel *m)
@@ -47,22 +61,6 @@ static void write_gpt2(JsonOut *o, const RecipeModel *m)
     json_out_str(o, "activation_function", m->act == FFN_GELU_ERF ? "gelu" : "gelu_new");
 }
 
-static void write_rope(JsonOut *o, const RecipeModel *m)
-{
-    static const char *const names[] = { "default", "linear", "llama3" };
-    json_out_num(o, "rope_theta", m->rope_theta);
-    if (m->rope_scaling == ROPE_NONE) return;
-    json_out_object(o, "rope_scaling");
-    json_out_str(o, "rope_type", names[m->rope_scaling]);
-    json_out_num(o, "factor", m->rope_factor);
-    if (m->rope_scaling == ROPE_LLAMA3) {
-        json_out_num(o, "low_freq_factor", m->rope_low);
-        json_out_num(o, "high_freq_factor", m->rope_high);
-        json_out_int(o, "original_max_position_embeddings", m->rope_original);
-    }
-    json_out_close(o);
-}
-
 static void write_rotary(JsonOut *o, const HfConfig *c)
 {
     const RecipeModel *m = &c->model;
@@ -70,14 +68,17 @@ static void write_rotary(JsonOut *o, const HfConfig *c)
     json_out_int(o, "num_hidden_layers", m->layers);
     json_out_int(o, "num_attention_heads", m->heads);
     json_out_int(o, "num_key_value_heads", m->kv_heads);
-    json_out_int(o, "head_dim", m->head_dim);
+    if (c->family != HF_PHI3 || m->head_dim * m->heads != m->width) json_out_int(o, "head_dim", m->head_dim);
     json_out_int(o, "intermediate_size", m->ffn);
-    json_out_int(o, "max_position_embeddings", m->context);
+    json_out_int(o, "max_position_embeddings", hfconf_rope_positions(m));
     json_out_num(o, "rms_norm_eps", m->norm_eps);
     json_out_str(o, "hidden_act", c->family == HF_ARCEE ? "relu2" : "silu");
-    write_rope(o, m);
-    if (c->family == HF_MISTRAL) json_out_int(o, "sliding_window", m->window);
-    if (c->family != HF_MISTRAL && c->family != HF_QWEN2) json_out_bool(o, "attention_bias", 0);
+    hfconf_rope_write(o, c);
+    if (c->family == HF_MISTRAL || m->window > 0) json_out_int(o, "sliding_window", m->window);
+    /* Its default, 32000, would have to be a row of the embedding. */
+    if (c->family == HF_PHI3) json_out_str(o, "pad_token_id", NULL);
+    if (c->family == HF_LLAMA || c->family == HF_QWEN3 || c->family == HF_ARCEE)
+        json_out_bool(o, "attention_bias", 0);
     if (c->family == HF_LLAMA || c->family == HF_ARCEE) json_out_bool(o, "mlp_bias", 0);
     if (c->family == HF_QWEN2 || c->family == HF_QWEN3) json_out_bool(o, "use_sliding_window", 0);
 }
@@ -108,10 +109,10 @@ int hfconf_write_generation(const HfConfig *c, FILE *out)
 
 int hfconf_write(const HfConfig *c, FILE *out)
 {
-    static const char *const class_of[HF_FAMILIES] = { "GPT2LMHeadModel",          "LlamaForCausalLM",
-                                                       "MistralForCausalLM",       "Qwen2ForCausalLM",
-                                                       "Qwen3ForCausalLM",         "ArceeForCausalLM",
-                                                       "ViTForImageClassification" };
+    static const char *const class_of[HF_FAMILIES] = { "GPT2LMHeadModel",    "LlamaForCausalLM",
+                                                       "MistralForCausalLM", "Qwen2ForCausalLM",
+                                                       "Qwen3ForCausalLM",   "ArceeForCausalLM",
+                                                       "Phi3ForCausalLM",    "ViTForImageClassification" };
     JsonOut                  o;
     json_out_init_file(&o, out);
     json_out_object(&o, NULL);

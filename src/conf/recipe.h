@@ -25,7 +25,7 @@ typedef enum {
 typedef enum { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_BLOCK } Recompute;
 typedef enum { NORM_LAYER, NORM_RMS } NormKind;
 typedef enum { POS_LEARNED, POS_ROPE } PosKind;
-typedef enum { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3 } RopeScaling;
+typedef enum { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONG } RopeScaling;
 typedef enum { FFN_GELU, FFN_SWIGLU, FFN_RELU2, FFN_GELU_ERF } FfnKind;
 typedef enum { MASKING_CAUSAL, MASKING_FULL, MASKING_PREFIX, MASKING_DOCUMENT } Masking;
 typedef enum {
@@ -87,6 +87,10 @@ typedef struct {
     RopeScaling rope_scaling;
     double      rope_factor, rope_low, rope_high; /* as config.json of Llama 3.1 has them */
     int64_t     rope_original;                    /* context before the positions were stretched */
+    double      rope_fast, rope_slow;             /* yarn: turns within that context */
+    int         rope_truncate;                    /* yarn: to whole pairs */
+    double      rope_attention; /* yarn, longrope: growth of queries and keys; 0: by rope_factor */
+    char        rope_short[RECIPE_STR], rope_long[RECIPE_STR]; /* longrope: a factor per pair, comma lists */
     FfnKind     act;
     int         bias;     /* biases on every linear layer */
     int         qkv_bias; /* biases on the qkv projection alone (Qwen2.5) */

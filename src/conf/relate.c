@@ -47,6 +47,53 @@ static const char *culprit(const Recipe *r, const char *key, const char *other)
         if (!(cond)) return recipe_blame(r, key, __VA_ARGS__);                                               \
     } while (0)
 
+/* A number above 0 for each pair of a head's channels. */
+static int check_pairs(const Recipe *r, const char *key, const char *list)
+{
+    float v[256]; /* model.head_dim is at most 512 */
+    int   n = (int)(r->model.head_dim / 2);
+    if (relate_floats(list, n, v) < 0)
+        return recipe_blame(r, key, "needs %d numbers, one for each pair of a head's channels", n);
+    for (int i = 0; i < n; i++) {
+        if (!(v[i] > 0 && v[i] <= 1e12f)) return recipe_blame(r, key, "%g is not above 0", (double)v[i]);
+    }
+    return 0;
+}
+
+static int check_longrope(const Recipe *r)
+{
+    const RecipeModel *m = &r->model;
+    RELATE(m->rope_original > 1, "model.rope_original", "model.rope_scaling",
+           "model.rope_original must be above 1 for longrope");
+    RELATE(m->context <= m->rope_original, "model.context", "model.rope_original",
+           "model.context (%lld) is above model.rope_original (%lld): there the stretch would depend on a "
+           "sequence's length (model.context=%lld would do)",
+           LL(m->context), LL(m->rope_original), LL(m->rope_original));
+    TRY(check_pairs(r, "model.rope_short", m->rope_short));
+    return m->rope_long[0] ? check_pairs(r, "model.rope_long", m->rope_long) : 0;
+}
+
+static int check_rope(const Recipe *r)
+{
+    const RecipeModel *m       = &r->model;
+    int                is_yarn = m->rope_scaling == ROPE_YARN, is_long = m->rope_scaling == ROPE_LONG;
+    RELATE(m->rope_scaling == ROPE_NONE || m->pos == POS_ROPE, "model.rope_scaling", "model.pos",
+           "model.rope_scaling needs model.pos rope");
+    RELATE(m->rope_scaling != ROPE_LLAMA3 || m->rope_high > m->rope_low, "model.rope_high", "model.rope_low",
+           "model.rope_high (%g) must be above model.rope_low (%g)", m->rope_high, m->rope_low);
+    RELATE(!is_yarn || m->rope_fast >= m->rope_slow, "model.rope_fast", "model.rope_slow",
+           "model.rope_fast (%g) must not be below model.rope_slow (%g)", m->rope_fast, m->rope_slow);
+    RELATE(!is_yarn || m->rope_theta > 1, "model.rope_theta", "model.rope_scaling",
+           "model.rope_theta must be above 1 for yarn");
+    RELATE(is_yarn || is_long || m->rope_attention <= 0, "model.rope_attention", "model.rope_scaling",
+           "model.rope_attention needs model.rope_scaling yarn or longrope");
+    RELATE(is_long || !m->rope_short[0], "model.rope_short", "model.rope_scaling",
+           "model.rope_short needs model.rope_scaling longrope");
+    RELATE(is_long || !m->rope_long[0], "model.rope_long", "model.rope_scaling",
+           "model.rope_long needs model.rope_scaling longrope");
+    return is_long ? check_longrope(r) : 0;
+}
+
 static int resolve_model(Recipe *r)
 {
     static const char *const derived[] = { "model.kv_heads", "model.head_dim", "model.ffn" };
@@ -79,8 +126,7 @@ static int resolve_model(Recipe *r)
            "mask prefix needs data.prefix_token, the token that ends a prefix");
     RELATE(m->window == 0 || m->mask == MASKING_CAUSAL, "model.window", "model.mask",
            "model.window needs model.mask causal");
-    RELATE(m->rope_scaling != ROPE_LLAMA3 || m->rope_high > m->rope_low, "model.rope_high", "model.rope_low",
-           "model.rope_high (%g) must be above model.rope_low (%g)", m->rope_high, m->rope_low);
+    TRY(check_rope(r));
     RELATE(r->data.pack == PACK_CONCAT || m->mask == MASKING_CAUSAL || m->mask == MASKING_DOCUMENT,
            "data.pack", "model.mask", "data.pack best_fit goes with model.mask causal or document");
     RELATE(r->data.prefix_token < m->vocab, "data.prefix_token", "model.vocab",

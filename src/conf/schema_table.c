@@ -7,7 +7,7 @@ static const char *const precision_names[] = { "auto", "fp32", "tf32", "bf16", "
 static const char *const recompute_names[] = { "auto", "none", "cheap", "block", NULL };
 static const char *const norm_names[]      = { "layernorm", "rmsnorm", NULL };
 static const char *const pos_names[]       = { "learned", "rope", NULL };
-static const char *const rope_names[]      = { "none", "linear", "llama3", NULL };
+static const char *const rope_names[]      = { "none", "linear", "llama3", "yarn", "longrope", NULL };
 static const char *const act_names[]       = { "gelu", "swiglu", "relu2", "gelu_erf", NULL };
 static const char *const mask_names[]      = { "causal", "full", "prefix", "document", NULL };
 static const char *const schedule_names[] = { "cosine", "onecycle", "linear", "constant", "trapezoid", NULL };
@@ -222,12 +222,14 @@ const SchemaRow schema_table[] = {
       .tasks = "lm,latent", .fixed = FIXED_WEIGHTS,
       .help = "base of the rotations' wavelengths" },
     { ROW("model.rope_scaling", KEY_ENUM, model.rope_scaling, "none"), .names = rope_names,
+      .values_aka = "su=longrope",
       .tasks = "lm", .fixed = FIXED_WEIGHTS,
-      .help = "how rotations are stretched to a longer context: linear (all by rope_factor), llama3 (slow "
-              "ones by rope_factor, fast ones not)" },
+      .help = "how rotations are stretched to a longer context: linear (all by rope_factor), llama3 and yarn "
+              "(slow ones by rope_factor, fast ones not), longrope (each pair by its number in rope_short)" },
     { ROW("model.rope_factor", KEY_FLOAT, model.rope_factor, "1"), BETWEEN(1e-6, 1e12),
       .tasks = "lm", .fixed = FIXED_WEIGHTS,
-      .help = "rope_scaling: wavelengths are multiplied by this" },
+      .help = "rope_scaling: wavelengths are multiplied by this; longrope: only rope_attention follows from "
+              "it" },
     { ROW("model.rope_low", KEY_FLOAT, model.rope_low, "1"), BETWEEN(1e-6, 1e12),
       .aka = "low_freq_factor",
       .tasks = "lm", .fixed = FIXED_WEIGHTS,
@@ -239,7 +241,31 @@ const SchemaRow schema_table[] = {
     { ROW("model.rope_original", KEY_INT, model.rope_original, "8192"), BETWEEN(1, 1e9),
       .aka = "original_max_position_embeddings",
       .tasks = "lm", .fixed = FIXED_WEIGHTS,
-      .help = "rope_scaling llama3: the context before stretching" },
+      .help = "rope_scaling llama3, yarn, longrope: the context before stretching" },
+    { ROW("model.rope_fast", KEY_FLOAT, model.rope_fast, "32"), BETWEEN(1e-6, 1e12),
+      .aka = "beta_fast",
+      .tasks = "lm", .fixed = FIXED_WEIGHTS,
+      .help = "rope_scaling yarn: pairs that turn this often within rope_original are not stretched" },
+    { ROW("model.rope_slow", KEY_FLOAT, model.rope_slow, "1"), BETWEEN(1e-6, 1e12),
+      .aka = "beta_slow",
+      .tasks = "lm", .fixed = FIXED_WEIGHTS,
+      .help = "rope_scaling yarn: pairs that turn at most this often are stretched in full" },
+    { ROW("model.rope_truncate", KEY_BOOL, model.rope_truncate, "true"),
+      .tasks = "lm", .fixed = FIXED_WEIGHTS,
+      .help = "rope_scaling yarn: the bounds by rope_fast and rope_slow are rounded to whole pairs" },
+    { ROW("model.rope_attention", KEY_FLOAT, model.rope_attention, "0"), BETWEEN(0, 1e6),
+      .aka = "attention_factor",
+      .tasks = "lm", .fixed = FIXED_WEIGHTS,
+      .help = "rope_scaling yarn, longrope: rotated queries and keys are multiplied by this; 0: yarn takes "
+              "0.1 ln rope_factor + 1, longrope the root of 1 + ln rope_factor / ln rope_original" },
+    { ROW("model.rope_short", KEY_LIST, model.rope_short, ""),
+      .aka = "short_factor",
+      .repeats = 1, .tasks = "lm", .fixed = FIXED_WEIGHTS,
+      .help = "rope_scaling longrope: wavelengths of the pairs of a head are multiplied by these" },
+    { ROW("model.rope_long", KEY_LIST, model.rope_long, ""),
+      .aka = "long_factor",
+      .repeats = 1, .tasks = "lm", .fixed = FIXED_WEIGHTS,
+      .help = "rope_scaling longrope: the same for sequences beyond rope_original, only kept for an export" },
     { ROW("model.act", KEY_ENUM, model.act, "gelu"), .names = act_names,
       .values_aka = "silu=swiglu,swish=swiglu,gelu_new=gelu,gelu_tanh=gelu,gelu_pytorch_tanh=gelu",
       .aka = "activation,hidden_act,activation_function",

@@ -41,6 +41,11 @@ static const HfRow arcee_own[] = {
     { "block.#.up.weight",    { LAYER "mlp.up_proj.weight" }, HF_PLAIN, HF_WHOLE },
 };
 
+static const HfRow phi3_own[] = {
+    { "block.#.qkv.weight",   { ATTN "qkv_proj.weight" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.up.weight",    { LAYER "mlp.gate_up_proj.weight" }, HF_PLAIN, HF_WHOLE }, /* the gate first */
+};
+
 static const HfRow gpt2_rows[] = {
     { "embed.weight",         { "wte.weight" }, HF_PLAIN, HF_WHOLE },
     { "pos.weight",           { "wpe.weight" }, HF_PLAIN, HF_WHOLE },
@@ -95,11 +100,14 @@ const HfMap *hf_map_of(HfFamily family)
     static const HfMap rotary = { "model.", rotary_rows, ARRAY_LEN(rotary_rows), NULL, 0, ignore_rotary };
     static const HfMap arcee  = { "model.",  rotary_rows,          ARRAY_LEN(rotary_rows),
                                   arcee_own, ARRAY_LEN(arcee_own), ignore_rotary };
+    static const HfMap phi3   = { "model.", rotary_rows,         ARRAY_LEN(rotary_rows),
+                                  phi3_own, ARRAY_LEN(phi3_own), ignore_rotary };
     static const HfMap gpt2   = { "transformer.", gpt2_rows, ARRAY_LEN(gpt2_rows), NULL, 0, ignore_gpt2 };
     static const HfMap vit    = { "vit.", vit_rows, ARRAY_LEN(vit_rows), NULL, 0, ignore_none };
     switch (family) {
     case HF_GPT2: return &gpt2;
     case HF_ARCEE: return &arcee;
+    case HF_PHI3: return &phi3;
     case HF_VIT: return &vit;
     default: return &rotary;
     }

@@ -1,6 +1,7 @@
 #include "net/net.h"
 
 #include "base/err.h"
+#include "net/rope.h"
 #include "prog/record.h"
 
 #include <math.h>
@@ -165,32 +166,7 @@ void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOption
 
 void net_deinit(Net *net) { param_table_deinit(&net->table); }
 
-/* Rotations per position of pair i. Llama 3.1 stretches slow ones in full and fast ones not at all; those in
- * between go over from one to the other. */
-static double rope_rate(const RecipeModel *m, int64_t i)
-{
-    const double tau  = 6.283185307179586;
-    double       rate = pow(m->rope_theta, -2.0 * (double)i / (double)m->head_dim);
-    if (m->rope_scaling == ROPE_LINEAR) return rate / m->rope_factor;
-    if (m->rope_scaling != ROPE_LLAMA3) return rate;
-    double turns = (double)m->rope_original * rate / tau; /* within the original context */
-    if (turns < m->rope_low) return rate / m->rope_factor;
-    if (turns > m->rope_high) return rate;
-    double share = (turns - m->rope_low) / (m->rope_high - m->rope_low);
-    return (1 - share) * rate / m->rope_factor + share * rate;
-}
-
-void net_fill_rope(const Net *net, float *out)
-{
-    int64_t D = net->model.head_dim, half = D / 2, T = net->rope_table->dim[0];
-    for (int64_t t = 0; t < T; t++) {
-        for (int64_t i = 0; i < half; i++) {
-            double angle          = (double)t * rope_rate(&net->model, i);
-            out[t * D + i]        = (float)cos(angle);
-            out[t * D + half + i] = (float)sin(angle);
-        }
-    }
-}
+void net_fill_rope(const Net *net, float *out) { rope_table(&net->model, net->rope_table->dim[0], out); }
 
 void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B, int64_t rows)
 {

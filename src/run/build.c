@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "net/rope.h"
 #include "optim/optim.h"
 #include "prog/record.h"
 
@@ -144,12 +145,19 @@ static void print_step(const Job *j, FILE *out)
     if (j->choice.world > 1) fprintf(out, "ranks       %d, the micro-batches in turn\n", j->choice.world);
 }
 
+static void print_rope(const RecipeModel *m, FILE *out)
+{
+    char buf[128];
+    if (rope_describe(m, buf, sizeof buf)[0]) fprintf(out, "positions   %s\n", buf);
+}
+
 void build_print_plan(const Job *j, FILE *out)
 {
     char buf[32];
     int  n_param = 0;
     for (int i = 0; i < j->n_table; i++) n_param += j->table[i]->n_param;
     fprintf(out, "model       %lld parameters in %d tensors\n", (long long)job_param_count(j), n_param);
+    print_rope(&j->recipe.model, out);
     print_step(j, out);
     fprintf(out, "\nslabs\n");
     for (int i = 0; i < SLAB_COUNT; i++) {

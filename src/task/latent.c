@@ -38,6 +38,9 @@ static int check_lengths(const Recipe *r, const RecipeModel *m, const PairShape 
     if (m->pos == POS_LEARNED && most > m->context)
         return recipe_blame(r, key, "prompt and answer have %lld tokens, the language model %lld positions",
                             (long long)most, (long long)m->context);
+    if (m->rope_scaling == ROPE_LONG && most > m->rope_original)
+        return recipe_blame(r, key, "prompt and answer have %lld tokens, longrope is computed up to %lld",
+                            (long long)most, (long long)m->rope_original);
     if (most > m->context)
         log_warn("%s: prompt and answer have %lld tokens, the language model was trained on %lld", key,
                  (long long)most, (long long)m->context);

@@ -22,6 +22,18 @@ static void check_refusal(void)
     err_clear();
 }
 
+static int same_rope(const RecipeModel *a, const RecipeModel *b)
+{
+    int is_llama3 = b->rope_scaling == ROPE_LLAMA3, is_yarn = b->rope_scaling == ROPE_YARN;
+    return a->rope_theta == b->rope_theta && a->rope_factor == b->rope_factor &&
+           a->rope_attention == b->rope_attention && strcmp(a->rope_short, b->rope_short) == 0 &&
+           strcmp(a->rope_long, b->rope_long) == 0 &&
+           (b->rope_scaling == ROPE_LINEAR || a->rope_original == b->rope_original) &&
+           (!is_llama3 || (a->rope_low == b->rope_low && a->rope_high == b->rope_high)) &&
+           (!is_yarn || (a->rope_fast == b->rope_fast && a->rope_slow == b->rope_slow &&
+                         a->rope_truncate == b->rope_truncate));
+}
+
 static void check_again(const HfConfig *c)
 {
     char    *text = NULL;
@@ -34,9 +46,10 @@ static void check_again(const HfConfig *c)
     CHECK(again.family == c->family && again.model.width == c->model.width &&
               again.model.kv_heads == c->model.kv_heads && again.model.head_dim == c->model.head_dim &&
               again.model.ffn == c->model.ffn && again.model.tied == c->model.tied &&
-              again.model.rope_scaling == c->model.rope_scaling && again.model.act == c->model.act &&
-              again.image.size == c->image.size && again.image.patch == c->image.patch &&
-              again.image.classes == c->image.classes,
+              again.model.rope_scaling == c->model.rope_scaling &&
+              (c->model.rope_scaling == ROPE_NONE || same_rope(&again.model, &c->model)) &&
+              again.model.act == c->model.act && again.image.size == c->image.size &&
+              again.image.patch == c->image.patch && again.image.classes == c->image.classes,
           "another model");
     free(text);
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Loads folders that `brim export` wrote into transformers, for tests/gpu/test_gpu_transformers.sh.
-Each line of standard input names a folder, a file of ids, and Brim's logits of these ids (.npy, fp32). Four
-more files may follow: a text, the ids Brim makes of the text, the ids of a prompt, and the ids of Brim's
-greedy sample. Prints "ok NAME: ..." or "not ok NAME: ..."."""
+Each line of standard input names a folder, a file of ids, and Brim's logits of these ids (.npy, fp32). Two
+more files may follow: the ids of a prompt, and those of Brim's greedy sample. Before these two may stand a
+text and the ids Brim makes of the text. Prints "ok NAME: ..." or "not ok NAME: ..."."""
 import os
 import sys
 
@@ -58,8 +58,9 @@ for line in sys.stdin:
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         same_logits(name, model, ids, logits)
-        if more:
+        if len(more) == 4:
             same_tokens(name, folder, more[0], more[1])
-            same_greedy(name, model, more[2], more[3])
+        if more:
+            same_greedy(name, model, more[-2], more[-1])
     except Exception as e:  # whatever transformers says about a folder is this test's result
         verdict(f"{name}: transformers loads the folder", False, repr(e)[:300])

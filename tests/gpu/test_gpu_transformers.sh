@@ -6,6 +6,7 @@
 # shellcheck source=tests/shell_lib.sh
 . "$(dirname "$0")/../shell_lib.sh"
 here=$(cd "$here/.." && pwd) # this file lies one folder deeper
+verify=$build/tests/verify_hf
 export BRIM_RUNS=$dir/runs HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error CUDA_VISIBLE_DEVICES=
 [ -n "${CHECK_ONLY:-}" ] || python3 -c 'import transformers' 2>/dev/null ||
     { echo "skip: there is no transformers"; exit 0; }
@@ -22,6 +23,36 @@ for m in gpt2 llama llama31 llama-linear mistral qwen2 qwen3; do
 done
 brim export gpt2 x-parts --shard 30K; made "an export in several files"
 echo "x-parts gpt2/ids.txt gpt2.npy" >>folders
+
+# ---- YaRN, longrope and Phi-3: folders of the tests' own (tests/verify_rope.c) ----
+for m in $("$build/tests/verify_rope" list); do
+    "$build/tests/verify_rope" make "$m" "$m" || failed=1
+    keys=(); [ "$m" != phi3-long ] || keys=(model.context=64) # up to the original context
+    cut -d' ' -f1-16 "$m/ids.txt" >"$m/prompt.ids"
+    brim import "$m" "run=$m" "${keys[@]}" && brim export "$m" "x-$m" &&
+        brim eval "$m" "${cpu[@]}" precision=fp32 --ids "$m/ids.txt" --logits "$m.npy"
+    made "import and export $m"
+    echo "x-$m $m/ids.txt $m.npy $m/prompt.ids $m/greedy.txt" >>folders
+done
+
+# ---- the same from transformers: its config classes, its weights, its logits ----
+if [ -z "${CHECK_ONLY:-}" ]; then
+    python3 "$here/tests/gpu/hf_make.py" . 2>err; verdict "transformers makes folders" $? "$(tail -n 3 err)"
+fi
+for m in made-*; do
+    [ -d "$m" ] || continue
+    # shellcheck disable=SC2046 # keys are words
+    brim import "$m" "run=$m" $(cat "$m/keys.txt") &&
+        brim eval "$m" "${cpu[@]}" precision=fp32 --ids "$m/ids.txt" --logits "$m.npy"
+    made "import $m"
+    "$verify" logits "$m.npy" "$m/logits.f32" >cmp.txt 2>&1
+    verdict "$m: logits to 1e-4" $? "$(cat cmp.txt)"
+    brim export "$m" "x-$m" && "$verify" same "$m" "x-$m" >cmp.txt 2>&1
+    verdict "$m: export(import(x)) is x" $? "$(tail -n 2 said) $(cat cmp.txt)"
+    "$brim" sample "$m" "${cpu[@]}" precision=fp32 --prompt-ids "$(tr ' ' , <"$m/prompt.ids")" --tokens 40 \
+        --temperature 0 --ignore-eos --ids 2>/dev/null | tail -n 1 >"$m.greedy"
+    echo "x-$m $m/ids.txt $m.npy $m/prompt.ids $m.greedy" >>folders
+done
 
 # ---- README: from a folder of text to a model that transformers loads ----
 mkdir mytext; split -n l/9 "$here/recipes/data/tinyshakespeare.txt" mytext/part-
@@ -56,8 +87,13 @@ train llama
 train mistral model.window=32
 train qwen2 model.qkv_bias=true
 train qwen3 model.qk_norm=true
+train yarn model.rope_scaling=yarn model.rope_factor=4 model.rope_original=64 model.rope_fast=8
+train yarn-qwen3 model.qk_norm=true model.rope_scaling=yarn model.rope_factor=4 model.rope_original=64 \
+    model.rope_truncate=false model.rope_attention=1.3
+train phi3 model.rope_scaling=longrope model.rope_factor=4 model.rope_original=256 model.window=32 \
+    'model.rope_short=[1,1.02,1.05,1.1,1.3,1.7,2.1,2.5]' 'model.rope_long=[1,1.5,2,3,4,5,6.5,8]'
 [ -z "${CHECK_ONLY:-}" ] || { cat folders; exit "$failed"; }
 python3 "$here/tests/gpu/hf_peer.py" <folders 2>err | tee said
-[ "${PIPESTATUS[0]}" -eq 0 ] && [ "$(grep -c '^ok ' said)" -ge 26 ] && ! grep -q '^not ok' said
+[ "${PIPESTATUS[0]}" -eq 0 ] && [ "$(grep -c '^ok ' said)" -ge 65 ] && ! grep -q '^not ok' said
 verdict "all folders load" $? "$(tail -n 3 err)"
 exit "$failed"
