@@ -11,8 +11,8 @@
  *    next product's operand without leaving the registers.
  * 2. Every mask lets query i see the keys from low(i) to high(i). Only tiles that are seen are visited, and
  *    only those at an edge look at the mask. SPANS: low and high come from memory (documents, prefixes,
- *    ranges); else they are 0 and i, or T - 1. With spans a small kernel runs first (spans_kernel), which
- *    leaves for each tile what its queries see and who sees its keys.
+ *    ranges); else they are 0 and i, or T - 1. With spans a small kernel runs first: spans_kernel writes for
+ *    each tile of queries what they see. Backward, seen_kernel then writes for each tile of keys who sees it.
  * 3. In the last tile, queries behind the sequence see something or nothing; nobody reads what they give.
  *    Backward their lse is infinite, so that their weights are 0. Keys behind the sequence are masked.
  * 4. FEW: every query sees every key, and the last tile that passes has at most 8 rows (196 = 3 * 64 + 4). It
@@ -48,7 +48,7 @@ typedef struct {
     const int   *doc, *prefix, *first, *last, *len; /* len: keys of each sequence; NULL: S */
     unsigned    *next;      /* counters of load_blocks(), one a kernel; 0 when it begins */
     int4        *tile_sees; /* with spans, [B,q_tiles]: TileSpan */
-    int2 *tile_seen; /* with spans, [B,k_tiles]: the first tile of queries that sees it, one past the last */
+    int2        *tile_seen; /* the same backward, [B,k_tiles]: first tile of queries that sees it, last + 1 */
 } AttnArgs;
 
 /* ---- shared memory ------------------------------------------------------------------------------------- */
