@@ -252,10 +252,11 @@ static int is_boundary(const Run *run, int64_t done)
            run->asked.enough || train_is_trace_edge(run, done);
 }
 
-/* One step is always queued ahead, except across a boundary, where the device must come to rest, and where a
- * task has host rows, or numbers that it reads from the device after each step. 1: a signal came while there
- * was nothing to save. One rank alone then leaves in the middle of the step, which may take minutes and will
- * be done again. */
+/* One step is always queued ahead, with two exceptions. At a boundary the device must come to rest. And some
+ * tasks have host rows, or numbers that they read from the device after each step.
+ *
+ * 1: a signal came while there was nothing to save. One rank alone then leaves in the middle of the step,
+ * which may take minutes; a later start does the step again. */
 static int fill_queue(Run *run)
 {
     if (run->asked.signal && run->at.step == run->first_step && run->queued == run->at.step) return 1;

@@ -12,7 +12,8 @@
  * 2. Every mask lets query i see the keys from low(i) to high(i). Only tiles that are seen are visited, and
  *    only those at an edge look at the mask. SPANS: low and high come from memory (documents, prefixes,
  *    ranges); else they are 0 and i, or T - 1. With spans a small kernel runs first: spans_kernel writes for
- *    each tile of queries what they see. Backward, seen_kernel then writes for each tile of keys who sees it.
+ *    each tile of queries which keys they see. Backward, seen_kernel then writes for each tile of keys which
+ *    tiles of queries see it.
  * 3. In the last tile, queries behind the sequence see something or nothing; nobody reads what they give.
  *    Backward their lse is infinite, so that their weights are 0. Keys behind the sequence are masked.
  * 4. FEW: every query sees every key, and the last tile that passes has at most 8 rows (196 = 3 * 64 + 4). It
@@ -660,7 +661,7 @@ static __global__ void __launch_bounds__(SPAN_THREADS) spans_kernel(const __grid
     if (lane == 0) g.tile_sees[n] = t;
 }
 
-/* Who sees each tile of keys, which the backward half asks: a warp a tile. */
+/* Which tiles of queries see each tile of keys: a warp a tile. The backward half reads it. */
 static __global__ void __launch_bounds__(SPAN_THREADS) seen_kernel(const __grid_constant__ AttnArgs g)
 {
     int n = blockIdx.x * SPAN_WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
