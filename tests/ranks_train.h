@@ -5,7 +5,6 @@
 #include "ranks.h"
 
 #include "run/build.h"
-#include "run/marks.h"
 #include "run/step.h"
 #include "task/lm.h"
 

@@ -362,6 +362,17 @@ int main()
         { 1, 2112, 1, 1, 64, MASK_RANGE, 1, false, 100, false, RANGE_PACKED }, /* more tiles than a warp */
         { 1, 256, 1, 1, 64, MASK_RANGE, 2, false, 0, false, RANGE_ANY },
         { 1, 256, 2, 1, 128, MASK_RANGE, 2, false, 0, false, RANGE_ANY },
+        /* tables of tiles that several thread blocks fill, with sequences that end within one; more tiles of
+         * keys than of queries, and fewer */
+        { 3, 330, 1, 1, 64, MASK_RANGE, 2, true, 0, false, RANGE_ANY },
+        { 3, 330, 1, 1, 64, MASK_DOCUMENT, 2, false },
+        { 2, 130, 2, 1, 64, MASK_RANGE, 2, false, 70, false, RANGE_PACKED, 650 },
+        { 3, 70, 1, 1, 64, MASK_RANGE, 2, false, 0, false, RANGE_ANY, 400, 390 },
+        { 5, 330, 1, 1, 64, MASK_RANGE, 2, false, 0, false, RANGE_ANY, 60, 59 },
+        { 11, 3, 1, 1, 64, MASK_RANGE, 2, false, 0, false, RANGE_ANY },
+        { 1, 2200, 1, 1, 64, MASK_RANGE, 1, false, 1, false, RANGE_TAIL,
+          70 }, /* only the first query sees none */
+        { 1, 2200, 1, 1, 64, MASK_RANGE, 1, false, 5000, false, RANGE_TAIL, 70 }, /* nobody sees anything */
         /* keys of another sequence */
         { 1, 64, 2, 1, 64, MASK_FULL, 2, false, 0, false, 0, 384 },
         { 2, 64, 2, 1, 128, MASK_FULL, 2, false, 0, false, 0, 256, 200 },

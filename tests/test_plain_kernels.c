@@ -4,6 +4,8 @@
 #include "dev/cuda/kernels.h"
 #include "dev/dev.h"
 
+#include <sys/mman.h>
+
 static Dev *emulated_open(const char *spec, const DevOptions *opt, const char **why);
 
 int gpu_ops_main(int argc, char **argv);
@@ -79,9 +81,95 @@ static Dev *emulated_open(const char *spec, const DevOptions *opt, const char **
     return dev;
 }
 
+/* ---- What op cases cannot hold: odd addresses, rows behind 2 GiB, a t that no row has ------------------ */
+
+enum { PUT_ROWS = 3, PUT_SPARE = 64 };
+
+typedef struct {
+    Tensor  x, y, t;
+    char   *mem; /* y, with spare bytes on both sides */
+    int32_t row;
+} PutRun;
+
+static int put_run(PutRun *r, Dev *dev)
+{
+    Op op = { .kind = OP_PUT, .label = "put", .block = -1, .chunk = -1 };
+    tensor_init(&r->t, "t", DT_I32, 1, &(int64_t){ 1 });
+    r->t.data   = &r->row;
+    op.args.put = (Put){ .y = { &r->y }, .x = { &r->x }, .t = &r->t };
+    return dev_run_op(dev, &op);
+}
+
+/* n bytes a row, x and y so many bytes behind an address that 64 divides. 1: only row `row` has changed. */
+static int put_odd(Dev *dev, int64_t n, int at_x, int at_y, int32_t row)
+{
+    PutRun r    = { .row = row };
+    size_t size = (size_t)(PUT_ROWS * n), all = (size + 3 * PUT_SPARE) / PUT_SPARE * PUT_SPARE;
+    char  *x = aligned_alloc(PUT_SPARE, all), *y = aligned_alloc(PUT_SPARE, all), *want = malloc(all);
+    CHECK(x && y && want, "out of memory");
+    for (size_t i = 0; i < all; i++) {
+        x[i] = (char)(i * 7 + 1);
+        y[i] = want[i] = (char)(i * 5 + 2);
+    }
+    if (row >= 0 && row < PUT_ROWS) memcpy(want + at_y + row * n, x + at_x, (size_t)n);
+    tensor_init(&r.x, "x", DT_U8, 1, &n);
+    tensor_init(&r.y, "y", DT_U8, 2, (int64_t[]){ PUT_ROWS, n });
+    r.x.data = x + at_x;
+    r.y.data = y + at_y;
+    int ok   = put_run(&r, dev) == 0 && memcmp(y, want, all) == 0;
+    free(x);
+    free(y);
+    free(want);
+    return ok;
+}
+
+/* The last row of y begins more than 2^31 units of 16 bytes behind its first. The host gives pages only to
+ * what is touched. */
+static int put_far(Dev *dev)
+{
+    enum { WIDTH = 48 };
+    int64_t rows = 2 * (INT64_C(1) << 31) / 3 + 5;
+    PutRun  r    = { .row = (int32_t)(rows - 1) };
+    size_t  size = (size_t)(rows * WIDTH);
+    char   *y = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    _Alignas(16) char x[WIDTH];
+    if (y == MAP_FAILED) return 1; /* a machine with less address space */
+    for (int i = 0; i < WIDTH; i++) x[i] = (char)(i + 1);
+    tensor_init(&r.x, "x", DT_U8, 1, &(int64_t){ WIDTH });
+    tensor_init(&r.y, "y", DT_U8, 2, (int64_t[]){ rows, WIDTH });
+    r.x.data = x;
+    r.y.data = y;
+    int ok   = put_run(&r, dev) == 0 && memcmp(y + size - WIDTH, x, WIDTH) == 0;
+    for (int i = 1; i <= WIDTH; i++) ok = ok && y[size - WIDTH - (size_t)i] == 0;
+    munmap(y, size);
+    return ok;
+}
+
+static int put_check(void)
+{
+    DevOptions  opt = { 0 };
+    const char *why;
+    Tally       t   = { 0 };
+    Dev        *dev = emulated_open("", &opt, &why);
+    /* Units of 16, 4 and 1 byte, decided by x, by y and by the row; more than one block of units. */
+    static const int64_t n[]  = { 1, 3, 16, 20, 48, 4096, 4100, 16 * 256 + 16, 16 * 257 * 2 };
+    static const int     at[] = { 0, 1, 4, 8, 16, 18 };
+    for (size_t i = 0; i < ARRAY_LEN(n); i++) {
+        int bad = 0;
+        for (size_t k = 0; k < ARRAY_LEN(at) * ARRAY_LEN(at); k++) {
+            for (int32_t row = -1; row <= PUT_ROWS; row++)
+                bad += !put_odd(dev, n[i], at[k % ARRAY_LEN(at)], at[k / ARRAY_LEN(at)], row);
+        }
+        tally(&t, bad == 0, "put: rows of %lld bytes at odd addresses: %d bad", (long long)n[i], bad);
+    }
+    tally(&t, put_far(dev), "put: a row behind 2^31 units");
+    emulated_close(dev);
+    return tally_end(&t);
+}
+
 int main(int argc, char **argv)
 {
-    int bad = 0;
+    int bad = argc < 2 || strcmp(argv[1], "put") == 0 ? put_check() : 0;
     for (int kind = 0; kind < OP_COUNT; kind++) {
         if (!dev_has(&emulated, (OpKind)kind) || (argc > 1 && strcmp(argv[1], op_table[kind].name) != 0))
             continue;

@@ -12,7 +12,6 @@
 #include "prog/prog_impl.h"
 #include "prog/record.h"
 #include "run/build.h"
-#include "run/marks.h"
 #include "run/step.h"
 
 #include <stdio.h>

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One optimisation. `off` stands on every rung below it, `at` on its own rung only; of two settings of one
- * key the lower step's counts. "opt.linear_*" means every such key, "opt.*" all that no other step names.
- * %lld is the bottom's micro-batch. */
+/* One optimisation. The keys `off` are set on every rung below it, the keys `at` on its own rung only. If two
+ * steps set one key, the setting of the lower step counts. "opt.linear_*" means every such key, "opt.*" all
+ * keys that no other step names. %lld is the micro-batch of the bottom rung. */
 typedef struct {
     const char *name, *off, *at, *guide;
 } Step;

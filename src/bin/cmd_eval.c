@@ -4,7 +4,6 @@
 #include "base/signals.h"
 #include "base/str.h"
 #include "bin/run_target.h"
-#include "run/marks.h"
 #include "run/step.h"
 
 #include <math.h>

@@ -98,9 +98,11 @@ int ckpt_verify(const char *path);
  * changed while it was read. */
 int ckpt_load(Job *j, const char *path, CkptState *s, char *note, size_t n);
 
-/* Loads the newest good checkpoint in dir of a step below `before` (INT64_MAX: of all); each broken one is
- * named in a warning. 1 loaded, 0 there is none, negative after err_set() (all are broken) or err_user()
- * (another model). */
+/* Loads the newest good checkpoint in dir of a step below `before` (INT64_MAX: of all). A warning names each
+ * damaged one.
+ *   1         loaded
+ *   0         there is none
+ *   negative  after err_set(): all are damaged; after err_user(): another model's */
 int ckpt_resume(Job *j, const char *dir, int64_t before, CkptState *s, char *note, size_t n);
 
 /* Loads weights alone from a checkpoint folder (verified) or a .safetensors file (f32, bf16 or f16, our

@@ -299,8 +299,8 @@ typedef struct {
 } RecipePolicy;
 
 /* Optimisations: X(name, what it does). The key opt.NAME switches each of them. This is the only list: the
- * fields below, the schema's rows, what lowering may do (prog/lower.c) and what a run lists (run/switches.c)
- * come from here. */
+ * fields below, the schema's rows, what lowering may do (prog/lower_rules.c) and what a run lists
+ * (run/switches.c) come from here. */
 #define OPT_LIST(X)                                                                                          \
     X(add_norm, "residual add fused with the norm after it")                                                 \
     X(norm_bwd, "norm gradients, residual add and bias gradient in one pass")                                \

@@ -22,10 +22,12 @@ typedef enum {
     KEY_SIZE   /* char[RECIPE_STR], "", bytes with a suffix, or a percentage */
 } KeyType;
 
-/* What a key may not change: FIXED_WEIGHTS says what weights mean; FIXED_SAMPLE what a sample is, which does
- * not matter to weights alone; FIXED_STATE what the optimizer keeps, likewise; FIXED_BEGIN what a run begins
- * with, which may be left out once it has begun; FIXED_DATA which data are trained on, which may change when
- * that is asked for. */
+/* Why a run that goes on may not change a key.
+ *   FIXED_WEIGHTS  the key says what weights mean
+ *   FIXED_SAMPLE   what a sample is; this does not matter to weights alone
+ *   FIXED_STATE    what the optimizer keeps; this does not matter to weights alone
+ *   FIXED_BEGIN    what a run begins with; a run that has begun may leave the key out
+ *   FIXED_DATA     which data the run trains on; this may change if the user asks for it */
 typedef enum { FIXED_NOT, FIXED_WEIGHTS, FIXED_SAMPLE, FIXED_STATE, FIXED_BEGIN, FIXED_DATA } KeyFixed;
 
 /* Which file a key names. PATH_WHOLE: the value is its path. PATH_PART: in each item, what ends in .so, .py

@@ -1,40 +1,25 @@
 #define _GNU_SOURCE /* memmem, memrchr */
 #include "data/documents.h"
 
-#include "base/arena.h"
 #include "base/err.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "data/inputs.h"
 #include "file/stream.h"
 
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#define XXH_STATIC_LINKING_ONLY
-#include <xxhash.h>
-
-enum { READ_BYTES = 1 << 18, MOST_DEPTH = 64, SNIFF_BYTES = 4096 };
-
-typedef struct {
-    const char *path;
-    int64_t     size_bytes;
-} Input;
+enum { READ_BYTES = 1 << 18 };
 
 struct Documents {
-    Arena           arena;
     DocumentsConfig cfg;
-    Input          *input;
-    int             n_input, cap_input, at; /* at: the input that is open, or next */
-    int64_t         size_bytes, taken;      /* taken: of inputs before `at` */
-    int             unknown;                /* there is an input whose size is not known */
-    XXH64_state_t   hash;
+    Inputs          in;
+    int             at;    /* the input that is open, or next */
+    int64_t         taken; /* bytes of inputs before `at` */
 
     Stream *stream;
     int     json;
@@ -46,127 +31,15 @@ struct Documents {
     int     within;   /* a part of the document was handed out */
 };
 
-/* ---- the list of inputs -------------------------------------------------------------------------------- */
-
-static int add_input(Documents *d, const char *path, const struct stat *st)
-{
-    if (d->n_input == d->cap_input) {
-        d->cap_input = d->cap_input * 2 + 64;
-        Input *more  = realloc(d->input, sizeof *more * (size_t)d->cap_input);
-        if (!more) return err_sys("memory for a list of files");
-        d->input = more;
-    }
-    int64_t size           = st && S_ISREG(st->st_mode) ? (int64_t)st->st_size : -1;
-    d->input[d->n_input++] = (Input){ arena_strdup(&d->arena, path), size };
-    if (size < 0) d->unknown = 1;
-    d->size_bytes += MAX(size, 0);
-    if (d->cfg.format == DOCUMENTS_AUTO && !d->cfg.quiet && str_ends_with(path, ".json"))
-        log_warn("%s: is read as plain text: JSON lines have the name *.jsonl", path);
-    struct stat none = { 0 };
-    if (!st) st = &none;
-    int64_t     fact[5] = { size, (int64_t)st->st_dev, (int64_t)st->st_ino, (int64_t)st->st_mtim.tv_sec,
-                            (int64_t)st->st_mtim.tv_nsec };
-    const char *name    = file_name_of(path); /* it may say what the file is */
-    XXH64_update(&d->hash, name, strlen(name) + 1);
-    XXH64_update(&d->hash, fact, sizeof fact);
-    return 0;
-}
-
-static int is_packed(const unsigned char *p, ssize_t n)
-{
-    static const unsigned char gzip[] = { 0x1f, 0x8b }, zstd[] = { 0x28, 0xb5, 0x2f, 0xfd };
-    return (n >= 2 && memcmp(p, gzip, 2) == 0) || (n >= 4 && memcmp(p, zstd, 4) == 0);
-}
-
-/* 1: a file that is taken for no text. */
-static int looks_binary(const char *path)
-{
-    unsigned char p[SNIFF_BYTES];
-    int           fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    ssize_t       n  = fd < 0 ? 0 : read(fd, p, sizeof p);
-    if (fd >= 0) close(fd);
-    return n > 0 && !is_packed(p, n) && memchr(p, 0, (size_t)n);
-}
-
-/* A folder that is being read, and those it lies in. */
-typedef struct Folder Folder;
-struct Folder {
-    const Folder *above; /* NULL: the outermost */
-    const char   *path;
-    dev_t         dev;
-    ino_t         ino;
-    int           depth;
-};
-
-/* 1: a link back to f or to a folder that f lies in. Two such links would make 2^40 paths. */
-static int is_loop(const Folder *f, const struct stat *st)
-{
-    for (; f; f = f->above) {
-        if (f->dev == st->st_dev && f->ino == st->st_ino) return 1;
-    }
-    return 0;
-}
-
-static int add_folder(Documents *d, const Folder *f);
-
-/* st: of path, which lies in f. */
-static int add_entry(Documents *d, const Folder *f, const char *path, const struct stat *st)
-{
-    const char *why = NULL;
-    char        zero[80];
-    if (S_ISDIR(st->st_mode)) {
-        if (!is_loop(f, st)) return add_folder(d, &(Folder){ f, path, st->st_dev, st->st_ino, f->depth + 1 });
-        why = "a link to a folder that it lies in";
-    } else if (!S_ISREG(st->st_mode)) {
-        return 0;
-    } else if (looks_binary(path)) {
-        snprintf(zero, sizeof zero, "not text, it has a zero byte in its first %d bytes", SNIFF_BYTES);
-        why = zero;
-    } else {
-        return add_input(d, path, st);
-    }
-    if (!d->cfg.quiet) log_warn("%s: left out: %s", path, why);
-    return 0;
-}
-
-static int add_folder(Documents *d, const Folder *f)
-{
-    char      **name;
-    struct stat st;
-    if (f->depth > MOST_DEPTH) return err_user("%s: folders are nested deeper than %d", f->path, MOST_DEPTH);
-    int n = file_list(&d->arena, f->path, "", &name);
-    if (n < 0) return -1;
-    for (int i = 0; i < n; i++) {
-        if (name[i][0] == '.') continue;
-        const char *path = arena_printf(&d->arena, "%s/%s", f->path, name[i]);
-        if (stat(path, &st) == 0) TRY(add_entry(d, f, path, &st)); /* else a link that leads nowhere */
-    }
-    return 0;
-}
-
-static int add_path(Documents *d, const char *path)
-{
-    struct stat st;
-    if (strcmp(path, "-") == 0) return add_input(d, path, NULL);
-    if (stat(path, &st) != 0) return err_user("%s: no such file or folder", path);
-    if (S_ISREG(st.st_mode) && d->cfg.format == DOCUMENTS_AUTO && looks_binary(path))
-        return err_user("%s: not text: it has a zero byte in its first %d bytes", path, SNIFF_BYTES);
-    if (!S_ISDIR(st.st_mode)) return add_input(d, path, &st);
-    int before = d->n_input;
-    TRY(add_folder(d, &(Folder){ NULL, path, st.st_dev, st.st_ino, 0 }));
-    return d->n_input > before ? 0 : err_user("%s: there is no text in this folder", path);
-}
+/* ---- opening and closing ------------------------------------------------------------------------------- */
 
 int documents_open(Documents **out, const DocumentsConfig *cfg)
 {
-    Documents *d  = mem_zeroed(1, sizeof *d);
-    int        rc = 0;
+    Documents *d = mem_zeroed(1, sizeof *d);
     if (!d) return err_sys("memory for reading text");
-    arena_init(&d->arena);
-    XXH64_reset(&d->hash, 0);
+    arena_init(&d->in.arena);
     d->cfg = *cfg;
-    for (int i = 0; rc == 0 && i < cfg->n_path; i++) rc = add_path(d, cfg->path[i]);
-    if (rc < 0) {
+    if (inputs_list(&d->in, cfg) < 0) {
         documents_close(d);
         return -1;
     }
@@ -179,18 +52,17 @@ void documents_close(Documents *d)
     if (!d) return;
     stream_close(d->stream);
     free(d->held);
-    free(d->input);
-    arena_deinit(&d->arena);
+    inputs_deinit(&d->in);
     free(d);
 }
 
-int documents_files(const Documents *d) { return d->n_input; }
+int documents_files(const Documents *d) { return d->in.n; }
 
-int64_t documents_bytes(const Documents *d) { return d->unknown ? 0 : d->size_bytes; }
+int64_t documents_bytes(const Documents *d) { return d->in.unknown ? 0 : d->in.size_bytes; }
 
 int64_t documents_taken(const Documents *d) { return d->taken + (d->stream ? stream_taken(d->stream) : 0); }
 
-uint64_t documents_fingerprint(const Documents *d) { return XXH64_digest(&d->hash); }
+uint64_t documents_fingerprint(const Documents *d) { return d->in.fingerprint; }
 
 /* ---- batches ------------------------------------------------------------------------------------------- */
 
@@ -224,7 +96,7 @@ static int add_document(Documents *d, DocumentBatch *b, size_t len, int last)
     if (len > 0) memcpy(b->text + b->len, from, len);
     b->doc[b->n++] = (DocumentSpan){ .at    = b->len,
                                      .len   = len,
-                                     .file  = d->input[d->at].path,
+                                     .file  = d->in.item[d->at].path,
                                      .line  = d->json ? d->line : 0,
                                      .first = !d->within,
                                      .last  = last };
@@ -282,7 +154,7 @@ static size_t part_bytes(const char *from)
 static int cut_part(Documents *d, DocumentBatch *b)
 {
     if (d->json) {
-        return err_user("%s:%lld: a line of more than %d MiB", d->input[d->at].path, (long long)d->line,
+        return err_user("%s:%lld: a line of more than %d MiB", d->in.item[d->at].path, (long long)d->line,
                         DOCUMENT_LINE >> 20);
     }
     size_t len = part_bytes(d->held + d->held_at);
@@ -319,7 +191,7 @@ static int take_document(Documents *d, DocumentBatch *b)
 
 static int open_next(Documents *d)
 {
-    const char *path = d->input[d->at].path;
+    const char *path = d->in.item[d->at].path;
     TRY(stream_open(&d->stream, path));
     d->json    = is_json(d, path);
     d->line    = 1;
@@ -340,7 +212,7 @@ int documents_next(Documents *d, DocumentBatch *b)
 {
     b->len = 0;
     b->n   = 0;
-    while (d->at < d->n_input && b->len < DOCUMENT_BATCH) {
+    while (d->at < d->in.n && b->len < DOCUMENT_BATCH) {
         if (!d->stream) TRY(open_next(d));
         int rc = take_document(d, b);
         if (rc < 0) return -1;
@@ -438,12 +310,8 @@ void documents_text_free(DocumentText *t) { json_decref(t->own); }
 
 int documents_is_more(const char *path)
 {
-    unsigned char p[4];
     if (file_kind(path) != FILE_REGULAR || is_json_name(path)) return file_kind(path) != FILE_NONE;
-    int     fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    ssize_t n  = fd < 0 ? 0 : read(fd, p, sizeof p);
-    if (fd >= 0) close(fd);
-    return is_packed(p, n);
+    return inputs_is_packed(path);
 }
 
 static int spool_batch(const DocumentsConfig *cfg, const DocumentBatch *b, FILE *out)

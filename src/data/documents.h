@@ -1,8 +1,9 @@
 /* Documents: text as a user has it, one document after the other.
  *
- * 1. Inputs are files, folders (every file below them, in the order of names compared by bytes; hidden names
- *    and files with a zero byte in their first 4 KiB are left out) and "-", standard input. gzip and zstd are
- *    unpacked. A file that is named itself and has such a byte is refused, unless the format is named.
+ * 1. Inputs are files, folders and "-", standard input. gzip and zstd are unpacked. Of a folder every file
+ *    below it is read, in the order of names compared by bytes. Hidden names and files with a zero byte in
+ *    their first 4 KiB are left out. An input that is itself a file with such a byte is refused, unless the
+ *    format is named.
  * 2. In plain text a document ends at the end of a file and at each separator, which belongs to no document.
  *    In JSON lines each line is an object, and one field of it is a document.
  * 3. Empty documents are left out. Any bytes are text. A document of more than DOCUMENT_PART bytes comes in

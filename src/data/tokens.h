@@ -1,9 +1,12 @@
 /* Tokens: a sequence of token ids of known length.
  *
- * 1. text: the bytes of a file, ids 0 to 255; with data.tokenizer any text, through the shards of
- *    data/text_cache.h. tokens: shards, one file or the *.bin files of a folder in the order of their names
- *    (strcmp), read as one sequence; or a set, a folder with folders train and val. uint16: the same without
- *    headers. random: uniform ids from Philox, the same for the same seed.
+ * 1. data.kind says where the ids come from.
+ *      text    the bytes of a file, ids 0 to 255. With data.tokenizer any text, through the shards of
+ *              data/text_cache.h
+ *      tokens  shards: one file, or the *.bin files of a folder in the order of their names (strcmp), read as
+ *              one sequence. Or a set: a folder with folders train and val
+ *      uint16  the same without headers
+ *      random  uniform ids from Philox, the same for the same seed
  * 2. Without data.val the validation part is the folder val of a set, else the last data.val_fraction of
  *    data.train; the two parts never overlap. If both are missing, there is no validation part.
  * 3. A Tokens does not change after it was opened; any number of threads may read it.

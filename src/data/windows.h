@@ -4,8 +4,9 @@
  *    data.pack best_fit it is a window of whole documents (data/pack.h), in the same kind of order.
  * 2. Validation windows tile the sequence in order; the last one may be cut short: its missing targets are
  *    -1. Packed ones are taken in the order of the documents.
- * 3. Fields, in this order: tok i32[T], target i32[T,1], then with mask document doc i32[T] (where in the
- *    window the token's document begins), or with mask prefix prefix i32 (tokens of the window's prefix).
+ * 3. Fields, in this order: tok i32[T], target i32[T,1], and one more with some masks.
+ *      document  doc i32[T]: where in the window the token's document begins
+ *      prefix    prefix i32: tokens of the window's prefix
  * 4. mask prefix: the prefix ends with the window's first data.prefix_token. Tokens inside the prefix are no
  *    targets. A window without that token has no prefix. */
 #ifndef DATA_WINDOWS_H

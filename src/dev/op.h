@@ -292,8 +292,8 @@ typedef struct { Tensor *dgamma, *dbeta, *ws, *dy, *x, *mean, *rstd; } NormDw;
 /* fused ADD + NORM_FWD: sum = a + b (rounded to its dtype), y = norm(sum); sum may alias a or b */
 typedef struct { Tensor *y, *sum, *mean, *rstd, *a, *b, *gamma, *beta; float eps; } AddNormFwd;
 /* fused NORM_DX (+ NORM_DW) (+ ADD) (+ BIAS_DW): dx = dres? + norm_dx(dy); dbias f32[C]? += sum over rows of
- * dx as stored: the bias gradient of the linear layer before, because dx is the gradient of that layer's
- * output. dgamma f32[C]?: a frozen norm has none. dx may alias dy or dres */
+ * dx as stored. dx is the gradient of the output of the linear layer before, so dbias is that layer's bias
+ * gradient. dgamma f32[C]?: a frozen norm has none. dx may alias dy or dres */
 typedef struct { Tensor *dx, *dgamma, *dbeta, *dbias, *ws, *dy, *x, *gamma, *mean, *rstd, *dres; } NormBwd;
 
 /* y[N,M] = x[N,K] w[M,K]^T + bias[M]? */
@@ -313,9 +313,9 @@ typedef struct { Tensor *y, *pre, *ws, *x, *w, *bias; Act act; int slope; } Line
 /* fused LINEAR_DX + ACT_DX (+ BIAS_DW): d[N,F] = dy[N,M] w[M,F] (rounded), dpre = d * act'(pre[N,F]);
  * db f32[F]? += sum over rows of dpre as stored. dpre may alias pre */
 typedef struct { Tensor *dpre, *db, *ws, *dy, *w, *pre; Act act; } LinearActBwd;
-/* fused LINEAR_FWD + GLU_FWD: pre[N,2F] = x[N,K] w[2F,K]^T = [gate | up] (rounded), y[N,F] = act(gate) * up;
- * with GLU_SLOPE (dev/glu.h), [act'(gate) * up | act(gate)] of the rounded gate and up is in pre's place, for
- * a LINEAR_GLU_BWD with ACT_SLOPE; with GLU_UNREAD, pre may hold anything */
+/* fused LINEAR_FWD + GLU_FWD: pre[N,2F] = x[N,K] w[2F,K]^T = [gate | up] (rounded), y[N,F] = act(gate) * up.
+ * slope (dev/glu.h): with GLU_SLOPE pre gets [act'(gate) * up | act(gate)] of the rounded gate and up, for a
+ * LINEAR_GLU_BWD with ACT_SLOPE; with GLU_UNREAD pre may hold anything */
 typedef struct { Tensor *y, *pre, *ws, *x, *w; Act act; int slope; } LinearGluFwd;
 /* fused LINEAR_DX + GLU_DX: d[N,F] = dy[N,M] w[M,F] (rounded), dpre[N,2F] = glu_dx(d, pre[N,2F]);
  * dpre may alias pre */

@@ -61,10 +61,16 @@ static void weigh(ResizeAxis *a, int out, double center, double support, double 
     a->count[out] = to - from;
 }
 
+/* Inputs from in0 to in1 become the outputs; pixels from lo to hi may be read. */
+typedef struct {
+    double in0, in1;
+    int    lo, hi;
+} AxisSpan;
+
 /* taps is even, so that the horizontal pass may take two at a time. */
-static int axis_plan(ResizeAxis *a, double in0, double in1, int lo, int hi, int n_out, ResizeFilter filter)
+static int axis_plan(ResizeAxis *a, AxisSpan s, int n_out, ResizeFilter filter)
 {
-    double scale = (in1 - in0) / n_out, width = scale < 1.0 ? 1.0 : scale;
+    double scale = (s.in1 - s.in0) / n_out, width = scale < 1.0 ? 1.0 : scale;
     double support = (filter == RESIZE_BICUBIC ? 2.0 : 1.0) * width;
     int    taps    = ((int)ceil(support) * 2 + 2) & ~1;
     size_t need    = ((size_t)taps * (size_t)a->copies + 2) * (size_t)n_out * sizeof(int32_t);
@@ -72,17 +78,17 @@ static int axis_plan(ResizeAxis *a, double in0, double in1, int lo, int hi, int 
         free(a->first);
         a->cap_bytes = 0;
         a->first     = mem_alloc(need);
-        if (!a->first) return err_sys("the weights of a resize of %d to %d pixels", hi - lo, n_out);
+        if (!a->first) return err_sys("the weights of a resize of %d to %d pixels", s.hi - s.lo, n_out);
         a->cap_bytes = need;
     }
     a->count = a->first + n_out;
     a->w     = a->count + n_out;
     a->n_out = n_out;
     a->taps  = taps;
-    a->lo    = lo;
-    a->hi    = hi;
+    a->lo    = s.lo;
+    a->hi    = s.hi;
     for (int i = 0; i < n_out; i++) {
-        weigh(a, i, in0 + (i + 0.5) * scale, support, 1.0 / width,
+        weigh(a, i, s.in0 + (i + 0.5) * scale, support, 1.0 / width,
               filter == RESIZE_BICUBIC ? cubic : triangle);
     }
     /* first and first + count never fall from one output to the next. */
@@ -99,8 +105,8 @@ int resize_begin(Resize *r, const ResizeBox *box, ResizeFilter filter, int out_w
           "a resize of an empty box");
     r->x.copies = 4;
     r->y.copies = 1;
-    TRY(axis_plan(&r->x, box->x0, box->x1, box->left, box->right, out_w, filter));
-    TRY(axis_plan(&r->y, box->y0, box->y1, box->top, box->bottom, out_h, filter));
+    TRY(axis_plan(&r->x, (AxisSpan){ box->x0, box->x1, box->left, box->right }, out_w, filter));
+    TRY(axis_plan(&r->y, (AxisSpan){ box->y0, box->y1, box->top, box->bottom }, out_h, filter));
     r->row_bytes = ((size_t)out_w * 3 + 1 + 63) / 64 * 64; /* pass_x() writes one byte more */
     size_t need  = r->row_bytes * (size_t)r->y.taps;
     if (need > r->ring_bytes) {

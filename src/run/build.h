@@ -1,10 +1,10 @@
 /* Build: a task, a recipe and a few chosen numbers become a Job of recorded, lowered, planned programs over
  * one store.
  *
- * 1. build_create() needs no device, only a backend's table (which ops it has, which workspaces): `brim plan`
- *    stops here.
- * 2. build_bind() allocates exactly the planned slabs and binds every program; setup_open() seals the device
- *    after it. */
+ * 1. build_create() needs no device. The table of a backend (DevVt) says which ops there are and what
+ *    workspaces they need. `brim plan` stops here.
+ * 2. build_bind() allocates exactly the planned slabs and binds every program. Then the caller, such as
+ *    setup_open(), seals the device. */
 #ifndef RUN_BUILD_H
 #define RUN_BUILD_H
 

@@ -89,19 +89,20 @@ static int pick(const Choice *c)
     return best;
 }
 
-/* Bytes of logits where memory is left: 10 GB hold those of 32,768 rows of 151,936 classes whole; a twelfth
- * of the budget leaves a small card most of its memory; half of what is left, because products are timed on
- * scratch of their own size beside the plan. */
+/* Bytes of logits where memory is left: the least of three numbers.
+ *   10 GB                     hold the logits of 32,768 rows of 151,936 classes whole
+ *   a twelfth of the budget   leaves a small card most of its memory
+ *   half of what is left      products are timed on scratch of their own size beside the plan */
 static double larger_logits_bytes(const Choice *c)
 {
     size_t left = c->budget_bytes - c->row[c->best].total_bytes;
     return MIN(10e9, MIN((double)c->budget_bytes / 12, (double)left / 2));
 }
 
-/* The picked candidate once more with larger chunks of the head, taken if it is faster: each chunk reads and
- * writes the whole f32 gradient of the head's weight, and larger products run at a higher rate
- * (docs/log.md). After pick(), so that no logits ever cost a larger micro-batch or bring recomputation. On a
- * CPU chunks stay in cache. */
+/* Tries the picked candidate with larger chunks of the head, and takes them if they are faster. Each chunk
+ * reads and writes the whole f32 gradient of the head's weight, and larger products run at a higher rate
+ * (docs/log.md). This comes after pick(): logits never take memory from a larger micro-batch, and never cause
+ * recomputation. On a CPU chunks stay in cache. */
 static int try_larger_chunks(Choice *c, const ChooseFor *w, const Machine *m)
 {
     const Recipe *r      = w->recipe;

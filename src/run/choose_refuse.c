@@ -9,7 +9,8 @@ typedef struct {
     Slab        slab; /* the largest */
     size_t      slab_bytes;
     const char *half;     /* the first key of the task's whose half is enough, or NULL */
-    int         by_limit; /* 1: memory_limit is less than what there is */
+    int         by_limit; /* 1: memory_limit is less than the device's memory */
+    int         limited;  /* 1: without memory_limit this candidate would fit */
 } Lack;
 
 /* The slabs of one candidate, one line each. */
@@ -77,11 +78,10 @@ static void describe_could(const ChooseFor *w, const Candidate *could, int has_r
         str_append(buf, n, ", %s %s/s", str_count(rate, sizeof rate, units / could->step_s), w->task->unit);
 }
 
-/* What would really help, in keys of the recipe. What leaves the mathematics alone comes first, unless the
- * task has a key of which half is known to be enough; a smaller model comes last. limited: there is room
- * enough, but for memory_limit. */
-static void advise(const ChooseFor *w, const Candidate *k, const Choice *c, int limited, const Lack *lack,
-                   char *buf, size_t n)
+/* What would really help, in keys of the recipe. A key that leaves the mathematics alone comes first, unless
+ * half of one of the task's keys is known to be enough. A smaller model comes last. */
+static void advise(const ChooseFor *w, const Candidate *k, const Choice *c, const Lack *lack, char *buf,
+                   size_t n)
 {
     const Recipe *r        = w->recipe;
     const char   *half     = lack->half;
@@ -90,8 +90,8 @@ static void advise(const ChooseFor *w, const Candidate *k, const Choice *c, int 
     if (!is_state && r->recompute != RECOMPUTE_AUTO && r->recompute != RECOMPUTE_BLOCK)
         free = "recompute: auto";
     if (k->total_bytes - k->scratch_bytes <= c->budget_bytes) { /* each thread has scratch of its own */
-        snprintf(buf, n, "fewer threads%s would help", limited ? " or a larger memory_limit" : "");
-    } else if (limited) {
+        snprintf(buf, n, "fewer threads%s would help", lack->limited ? " or a larger memory_limit" : "");
+    } else if (lack->limited) {
         snprintf(buf, n, "a larger memory_limit%s%s would help", half ? " or half of " : "",
                  half ? half : "");
     } else if (free && !half) {
@@ -135,8 +135,9 @@ int choose_refuse(Choice *c, const ChooseFor *w, ChooseRoom room)
         if (c->row[i].total_bytes < k->total_bytes) k = &c->row[i];
     }
     c->least_bytes = k->total_bytes;
+    lack.limited   = k->total_bytes <= room.room_bytes;
     TRY(explain(c, w, k, &lack));
-    advise(w, k, c, k->total_bytes <= room.room_bytes, &lack, help, sizeof help);
+    advise(w, k, c, &lack, help, sizeof help);
     return err_user("this model does not fit: it needs %s (%s %s) and %s are available%s; %s "
                     "(brim plan shows all)",
                     str_bytes(need, sizeof need, (double)k->total_bytes), slab_name(lack.slab),

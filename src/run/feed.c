@@ -1,7 +1,7 @@
 #include "run/feed.h"
 
 #include "base/err.h"
-#include "run/marks.h"
+#include "run/step.h"
 
 #include <string.h>
 

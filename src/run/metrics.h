@@ -44,9 +44,12 @@ void metrics_close(Metrics *m); /* tries to write what was kept; nothing for a z
 /* Goes on with the file that has the path now; when that cannot be, with the old one, and says so. */
 void metrics_reopen(Metrics *m);
 
-/* {"step","loss","lr","grad_norm","per_s","mfu","time_s","data_wait_s"}, what the watcher adds, "loss_scale"
- * where gradients are scaled, "skipped": why, when the update was skipped; plus each loss by name, where the
- * task has several: the mean over the updates of the step that have it, with its weight. */
+/* {"step","loss","lr","grad_norm","per_s","mfu","time_s","data_wait_s"}, and behind them
+ *   what the watcher adds
+ *   "loss_scale"  if gradients are scaled
+ *   "skipped"     why, if the update was skipped
+ *   each loss by name, if the task has several: its mean over the updates of the step that have it, with its
+ *                 weight */
 void metrics_step(Metrics *m, const Task *t, const MetricsStep *s, const StepOut *out);
 /* {"step","val_NAME" for each measure of the task and each number that follows from them,"time_s"} */
 void metrics_eval(Metrics *m, const Task *t, const Recipe *r, int64_t step, const TaskEval *e, double time_s);

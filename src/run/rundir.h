@@ -57,12 +57,13 @@ int rundir_begin(RunDir *d, int fresh);
  * it. Nothing for a zeroed or closed one. */
 void rundir_close(RunDir *d);
 
-/* Before something is written: makes sure that the directory is there and still ours. 0 it is; 1 it had been
- * removed or moved and was made anew, empty; negative after err_set() (it cannot be made, or another run has
- * the name now). */
+/* Before something is written: makes sure that the directory is there and still belongs to this run.
+ *   0         it is there
+ *   1         somebody had removed or moved it; it was made anew, empty
+ *   negative  after err_set(): it cannot be made, or another run has the name now */
 int rundir_hold(RunDir *d);
 
-/* 1 when another directory has its name: what rundir_hold() fails for then, and will. */
+/* 1: another directory has the name now, so rundir_hold() fails and will go on failing. */
 int rundir_is_lost(const RunDir *d);
 
 /* The pid that a lock file names, if it counts on this machine; 0: it does not, or is not known. */

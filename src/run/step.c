@@ -5,7 +5,6 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "run/marks.h"
 
 #include <math.h>
 #include <stdlib.h>

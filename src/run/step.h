@@ -1,10 +1,11 @@
 /* Step: one walk of the step schedule, from batches on the host to a result read back one step late.
  *
- * 1. step_begin() queues StepIn, then walks the rows of the schedule, then queues a small copy of StepOut
- *    into a ring of pinned memory; it does not wait. step_result() waits for the copy of a given step. At
- *    most STEP_RING steps are in flight.
- * 2. Each step has an end mark of its own. When a step ended is noted as soon as the host learns of it, not
- *    when its result is read.
+ * 1. step_begin() queues StepIn, walks the rows of the schedule, and queues a small copy of StepOut into a
+ *    ring of pinned memory. The host waits there only where a row makes it wait: for room in the feed, in a
+ *    host call, or for `until`. step_result() waits for the copy of a given step. At most STEP_RING steps are
+ *    in flight.
+ * 2. Each step has an end mark of its own. The host notes the time when it first sees that mark passed, not
+ *    when it reads the step's result.
  * 3. Several ranks (Job.comm) take the micro-batches of a step in turn; rows with sums add up over ranks.
  *    Samples, random draws and divisors are those of the whole step. So the ranks together make the update
  *    that one rank alone would make, to the order of summation.
@@ -59,5 +60,16 @@ double step_done_s(const Stepper *s, int64_t step);
 /* Walks the eval schedule over the samples of val, of which each rank takes its share; waits. The feed must
  * be at the first sample. 1: a signal came to one of the ranks; all of them stop, and there is no result. */
 int step_evaluate(Stepper *s, Feed *val, const Source *src, TaskEval *out);
+
+/* Who uses which of the device's marks. */
+enum {
+    MARK_TRAIN  = 0,                          /* slots of the training feed */
+    MARK_VAL    = MARK_TRAIN + FEED_SLOTS,    /* slots of the validation feed */
+    MARK_STEP   = MARK_VAL + FEED_SLOTS,      /* ends of steps, STEP_RING */
+    MARK_UNTIL  = MARK_STEP + STEP_RING,      /* flags that end loops, UNTIL_LAG + 1 */
+    MARK_UNPACK = MARK_UNTIL + UNTIL_LAG + 1, /* the last unpack */
+    MARK_USED
+};
+_Static_assert((int)MARK_USED <= (int)TASK_MARK0, "more marks than a device has");
 
 #endif

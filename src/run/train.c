@@ -11,15 +11,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Rollbacks without a good step beyond where the last one began: each goes to an older checkpoint than the
- * one before. Where there are fewer, the oldest is tried so often: each time other samples follow it. */
-enum { MAX_ROLLBACKS = 3 };
-
 /* A step predicted to take longer is announced: silence would look like a program that hangs. */
 enum { LONG_STEP_S = 60 };
-
-static const char what_helps[] =
-    "what may help: a lower optim.lr, a longer optim.warmup; for spikes a larger spike_factor";
 
 static void announce(Run *run)
 {
@@ -205,106 +198,6 @@ static int take_result(Run *run, StepOut *out)
     return 0;
 }
 
-/* ---- going back --------------------------------------------------------------------------------------- */
-
-/* Loads the checkpoint to go back to: the newest good one, or when that was tried the one before it. */
-static int find_good(Run *run)
-{
-    long long at = (long long)run->at.step;
-    if (run->at.n_skip >= CKPT_MAX_SKIP) return err_set("rolled back %d times; giving up", run->at.n_skip);
-    int found = train_resume(run, run->back.n > 0 ? run->back.to : INT64_MAX);
-    if (found < 0) return -1;
-    if (found == 0 && run->back.n == 0) {
-        return err_set("%d step%s in a row skipped and there is no checkpoint to go back to (%s)",
-                       run->skips.n_row, str_plural(run->skips.n_row), what_helps);
-    }
-    if (found == 0 && run->back.n >= MAX_ROLLBACKS) {
-        return err_set("giving up at step %lld: %d step%s in a row skipped again after %d rollbacks, the "
-                       "last to step %lld (%s)",
-                       at, run->skips.n_row, str_plural(run->skips.n_row), run->back.n,
-                       (long long)run->back.to, what_helps);
-    }
-    if (run->back.n > 0) {
-        log_warn("the same failure after going back to step %lld: %s", (long long)run->back.to,
-                 found ? "trying the checkpoint before it"
-                       : "there is no older checkpoint, trying other samples");
-    }
-    if (found == 0 && train_resume(run, run->back.to + 1) <= 0) {
-        return err_set("%s: the checkpoint of step %lld is gone", run->dir.checkpoints,
-                       (long long)run->back.to);
-    }
-    run->back.n++;
-    run->back.to = run->at.step;
-    return 0;
-}
-
-/* Lines of the steps that will be done again. Failing costs the file its order, not the run its life. */
-static void trim_metrics(Run *run)
-{
-    if (!run->metrics.is_open) return;
-    if (rundir_trim(run->dir.metrics, run->at.step + 1) < 0) {
-        log_error("METRICS: %s (steps will be there twice)", err_get());
-        err_clear();
-    }
-    metrics_reopen(&run->metrics); /* the trimmed file is a new one */
-    const Watcher *w = &run->metrics.watcher;
-    if (w->rewind) w->rewind(w->self, run->at.step);
-}
-
-/* Checkpoints beyond the one gone back to are not of this run any more: a restart must not go on from
- * them. */
-static void abandon_newer(Run *run)
-{
-    if (!run->save.writer) return;
-    int n = ckpt_abandon(run->dir.checkpoints, run->at.step);
-    if (n > 0) {
-        log_warn("%d newer checkpoint%s in %s: abandoned-*", n, n > 1 ? "s are" : " is",
-                 run->dir.checkpoints);
-    }
-    if (n < 0) {
-        log_error("%s (a restart would go on from the newest checkpoint, not from this one)", err_get());
-        err_clear();
-    }
-}
-
-/* A good checkpoint, with what was learned since about samples. */
-static int load_last_good(Run *run)
-{
-    CkptState before = run->at; /* its skip list may be newer than the checkpoint's */
-    int       n_row  = run->skips.n_row;
-    TRY(find_good(run));
-    abandon_newer(run);
-    TRY(train_keep_learned(run, &before));
-    /* What the checkpoint has already used keeps its number: only samples after its cursor can be passed
-     * over. */
-    int64_t end   = before.next_sample;
-    int64_t first = MAX(run->at.next_sample, end - n_row * run->stepper.sample_per_step);
-    if (end > first) run->at.n_skip = order_skip_add(run->at.skip, run->at.n_skip, first, end - first);
-    log_warn("rolled back to step %lld; the %lld samples of the skipped steps are passed over from now on",
-             (long long)run->at.step, (long long)(end - first));
-    return 0;
-}
-
-/* Too many skips in a row: back to a good checkpoint, and past the samples that did it. */
-static int roll_back(Run *run)
-{
-    run->in_flux        = 1;
-    run->back.bad_until = run->at.step;
-    TRY(run->setup.dev->vt->sync(run->setup.dev));
-    train_wait_save(run);
-    TRY(load_last_good(run));
-    trim_metrics(run);
-    run->queued         = run->at.step;
-    run->save.last      = -1; /* no checkpoint has the list of samples to pass over */
-    run->last_eval.step = -1;
-    run->skips.n_row = run->save.is_due = 0;
-    run->save.is_best = run->save.best_waits = 0; /* what was evaluated is given up */
-    TRY(train_attach(run));
-    run->in_flux     = 0;
-    run->pace.last_s = clock_now_s(); /* going back is no part of a step */
-    return 0;
-}
-
 /* ---- the loop ----------------------------------------------------------------------------------------- */
 
 static int queue_step(Run *run, int64_t step)
@@ -359,10 +252,11 @@ static int is_boundary(const Run *run, int64_t done)
            run->asked.enough || train_is_trace_edge(run, done);
 }
 
-/* One step is always queued ahead, except across a boundary, where the device must come to rest, and where a
- * task has host rows, or numbers that it reads from the device after each step. 1: a signal came while there
- * was nothing to save. One rank alone then leaves in the middle of the step, which may take minutes and will
- * be done again. */
+/* One step is always queued ahead, with two exceptions. At a boundary the device must come to rest. And some
+ * tasks have host rows, or numbers that they read from the device after each step.
+ *
+ * 1: a signal came while there was nothing to save. One rank alone then leaves in the middle of the step,
+ * which may take minutes; a later start does the step again. */
 static int fill_queue(Run *run)
 {
     if (run->asked.signal && run->at.step == run->first_step && run->queued == run->at.step) return 1;
@@ -396,7 +290,7 @@ static int train_loop(Run *run, int stop)
         train_poll_save(run);
         TRY(ask_ranks(run));
         if (run->r->max_skips > 0 && run->skips.n_row >= run->r->max_skips) {
-            TRY(roll_back(run));
+            TRY(train_roll_back(run));
             if (run->at.step < run->begin) return 0; /* of a stage before */
             continue;
         }
@@ -432,9 +326,8 @@ static void save_what_is(Run *run)
     err_set("%s", why);
 }
 
-/* 1: the run goes on with another stage; every rank says the same. An earlier one is opened whatever is
- * asked: the samples to pass over are saved there. */
-static int has_next(const Run *run)
+/* An earlier stage is opened whatever is asked: the samples to pass over are saved there. */
+int train_has_next(const Run *run)
 {
     if (run->idle || run->is_look) return 0;
     if (run->at.step < run->begin) return 1;
@@ -444,7 +337,7 @@ static int has_next(const Run *run)
 
 static int save_last(Run *run)
 {
-    if (!has_next(run)) signals_hush(); /* no step comes that a signal could end */
+    if (!train_has_next(run)) signals_hush(); /* no step comes that a signal could end */
     return train_save_last(run);
 }
 
@@ -552,7 +445,7 @@ static void note_failure(Run *run)
     if (run->dir.is_open && !run->dir.is_new && err_kind() == ERR_RUN) train_copy_log(run);
 }
 
-static int run_rank(Run *run, const TrainOptions *opt)
+int train_rank(Run *run, const TrainOptions *opt)
 {
     char when[64];
     log_note("start %s, brim %s: %s", clock_date(when, sizeof when, "%Y-%m-%d %H:%M:%S"),
@@ -569,82 +462,6 @@ static int run_rank(Run *run, const TrainOptions *opt)
     return rc;
 }
 
-/* ---- stages ------------------------------------------------------------------------------------------- */
-
-/* The step that a start goes on from, as far as names of checkpoints tell rank 0. */
-static int find_step(const Recipe *r, const TrainOptions *opt, Comm *comm, int64_t *step)
-{
-    RunDir d;
-    *step = 0;
-    if (comm_rank(comm) == 0 && !opt->fresh &&
-        (rundir_paths(&d, r->run) < 0 || ckpt_list(d.checkpoints, step, 1) <= 0))
-        *step = 0;
-    err_clear(); /* what cannot be listed is said when the run is opened */
-    return comm_broadcast(comm, step, sizeof *step);
-}
-
-/* Every stage to come is planned before the first step. */
-static int plan_stages(const Task *task, const Recipe *r, Comm *comm, int64_t step)
-{
-    Recipe    stage;
-    TaskStage range = { 0, 0 };
-    char      mem[32];
-    for (; step < r->steps; step = range.until) {
-        Setup s;
-        range = task->stage(r, step, &stage);
-        if (range.from == 0 && range.until >= r->steps) return 0; /* one stage: train_open() plans it */
-        int rc = setup_plan(&s, task, &stage, JOB_TRAIN, comm);
-        if (rc == 0)
-            log_info("stage from step %lld to %lld: micro-batch %lld, %s planned", (long long)range.from,
-                     (long long)range.until, (long long)s.job->choice.micro_batch,
-                     str_bytes(mem, sizeof mem, (double)store_total_bytes(&s.job->store)));
-        if (rc < 0) comm_leave(comm); /* closing the device may wait for the others */
-        setup_close(&s);
-        TRY(rc);
-    }
-    return 0;
-}
-
-/* One stage after the other: each is opened from the checkpoint that the one before left, or went back to. A
- * task without stages has one. */
-static int run_stages(const Task *task, const Recipe *r, const TrainOptions *first, Comm *comm)
-{
-    TrainOptions opt   = *first;
-    Recipe       stage = *r;
-    CkptState    learned;
-    TaskStage    range     = { 0, r->steps };
-    Rollbacks    back      = { 0 };
-    int64_t      step      = 0;
-    int          goes_back = 0, said_data = 0;
-    if (task->stage) {
-        TRY(find_step(r, first, comm, &step));
-        TRY(plan_stages(task, r, comm, step));
-    }
-    for (;;) {
-        if (task->stage) range = task->stage(r, MIN(step, r->steps - 1), &stage);
-        Run run = { .task      = task,
-                    .r         = &stage,
-                    .comm      = comm,
-                    .begin_s   = opt.begin_s,
-                    .begin     = range.from,
-                    .end       = range.until,
-                    .is_look   = opt.is_look,
-                    .back      = back,
-                    .said_data = said_data,
-                    .learned   = goes_back ? &learned : NULL };
-        TRY(run_rank(&run, &opt));
-        if (!has_next(&run)) return 0;
-        step              = run.at.step;
-        back              = run.back;
-        said_data         = run.said_data;
-        goes_back         = step < run.begin;
-        learned           = run.at;
-        learned.elapsed_s = train_elapsed(&run);
-        opt.fresh         = 0;
-        opt.begin_s       = clock_now_s();
-    }
-}
-
 int train_run(const Task *task, const Recipe *r, const TrainOptions *opt)
 {
     Comm *comm  = NULL;
@@ -656,7 +473,7 @@ int train_run(const Task *task, const Recipe *r, const TrainOptions *opt)
         signals_hush();
     }
     log_open(quiet);
-    int rc = run_stages(task, r, opt, comm);
+    int rc = train_stages(task, r, opt, comm);
     comm_close(comm, rc == 0);
     log_close();
     if (quiet) fclose(quiet);

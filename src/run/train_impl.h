@@ -41,7 +41,7 @@ typedef struct {
 
 /* Rollbacks since the last step that was good beyond all bad ones. */
 typedef struct {
-    int     n;         /* see MAX_ROLLBACKS */
+    int     n;         /* see MAX_ROLLBACKS in train_back.c */
     int64_t to;        /* the step that the last one of them went back to */
     int64_t bad_until; /* the step that led to it */
 } Rollbacks;
@@ -103,6 +103,24 @@ typedef struct {
 
 double train_elapsed(const Run *run);                  /* training seconds over all parts of the run */
 double train_elapsed_at(const Run *run, double now_s); /* the same at another time of clock_now_s() */
+
+/* ---- train.c ---- */
+
+/* One stage on this rank, from opening to closing. The caller fills in what was asked for, and what earlier
+ * stages left. */
+int train_rank(Run *run, const TrainOptions *opt);
+/* 1: the run goes on with another stage; every rank says the same. */
+int train_has_next(const Run *run);
+
+/* ---- train_stages.c ---- */
+
+/* One stage after the other: each is opened from the checkpoint that the one before left, or went back to. */
+int train_stages(const Task *task, const Recipe *r, const TrainOptions *first, Comm *comm);
+
+/* ---- train_back.c ---- */
+
+/* Too many skips in a row: back to a good checkpoint, and past the samples that did it. */
+int train_roll_back(Run *run);
 
 /* ---- train_open.c ---- */
 

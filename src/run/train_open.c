@@ -8,7 +8,7 @@
 #include "base/str.h"
 #include "conf/paths.h"
 #include "optim/schedule.h"
-#include "run/marks.h"
+#include "run/step.h"
 #include "run/switches.h"
 
 #include <limits.h>

@@ -25,7 +25,7 @@ typedef struct Job  Job;
 
 enum { SCHEDULE_ROWS = 32, SCHEDULE_DEPTH = 4 };
 
-/* Marks of the device that are for host rows; the others are the frame's (run/marks.h). */
+/* Marks of the device that are for host rows; the others are the frame's (run/step.h). */
 enum { TASK_MARKS = 12, TASK_MARK0 = DEV_MARKS - TASK_MARKS };
 
 typedef struct {

@@ -5,7 +5,7 @@
  * user's and name the file. Documents must lie inside their batch, and plain text must lose nothing but its
  * separators.
  *
- * sources: src/file/stream.c src/data/documents.c src/base/[a-z]*.c */
+ * sources: src/file/stream.c src/data/documents.c src/data/inputs.c src/base/[a-z]*.c */
 #define _GNU_SOURCE /* memfd_create, memmem */
 #include "base/err.h"
 #include "data/documents.h"

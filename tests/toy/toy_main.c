@@ -9,7 +9,6 @@
 #include "bench/bench.h"
 #include "bench/ladder.h"
 #include "ckpt/ckpt.h"
-#include "run/marks.h"
 #include "run/rundir.h"
 #include "run/setup.h"
 #include "run/step.h"

@@ -21,7 +21,6 @@
 #include "toy_ref.h"
 
 #include "run/build.h"
-#include "run/marks.h"
 #include "run/step.h"
 
 #include <math.h>

@@ -55,10 +55,12 @@ static void tile_init(BwdTile *t, float *p, int64_t S, int64_t D)
     }
 }
 
-static void write_rows(float *y, int64_t ld, const float *x, int64_t pad, int64_t n, int64_t D, float scale)
+/* y = x * scale; the rows of x are pad floats apart. */
+static void write_rows(Mat y, const float *x, int64_t pad, float scale)
 {
-    for (int64_t r = 0; r < n; r++) {
-        for (int64_t d = 0; d < D; d += VL) vf_put(y + r * ld + d, D - d, vf_load(x + r * pad + d) * scale);
+    for (int64_t r = 0; r < y.rows; r++) {
+        for (int64_t d = 0; d < y.cols; d += VL)
+            vf_put(mat_row(y, r) + d, y.cols - d, vf_load(x + r * pad + d) * scale);
     }
 }
 
@@ -147,7 +149,7 @@ static void query_block(const Bwd *w, BwdTile *t, int64_t b, int64_t h, int64_t 
     for (int64_t k0 = span.min_lo / ATTN_K * ATTN_K; k0 < span.max_hi; k0 += ATTN_K) {
         key_block(a, t, &span, k0, MIN(k0 + ATTN_K, span.max_hi));
     }
-    write_rows(w->dq + row * w->ld_dq + h * D, w->ld_dq, t->dq, t->pad, n, D, a->scale);
+    write_rows((Mat){ w->dq + row * w->ld_dq + h * D, n, D, w->ld_dq }, t->dq, t->pad, a->scale);
 }
 
 static void bwd_item(const Bwd *w, BwdTile *t, int64_t b, int64_t g)
@@ -162,8 +164,8 @@ static void bwd_item(const Bwd *w, BwdTile *t, int64_t b, int64_t g)
         for (int64_t q0 = 0; q0 < a->T; q0 += ATTN_Q) query_block(w, t, b, h, q0);
     }
     int64_t at = b * a->S * w->ld_dk + g * a->D;
-    write_rows(w->dk + at, w->ld_dk, t->dk, t->pad, a->S, a->D, 1.0f);
-    write_rows(w->dv + at, w->ld_dk, t->dv, t->pad, a->S, a->D, 1.0f);
+    write_rows((Mat){ w->dk + at, a->S, a->D, w->ld_dk }, t->dk, t->pad, 1.0f);
+    write_rows((Mat){ w->dv + at, a->S, a->D, w->ld_dk }, t->dv, t->pad, 1.0f);
 }
 
 static int flash_bwd(Dev *dev, const Bwd *w)

@@ -25,30 +25,13 @@ static float dot(const float *x, const float *y, int64_t n)
     return vf_sum(s);
 }
 
-/* One query against rows 0 .. n-1 of the caches, which are `row` floats apart. */
-static void decode_head(float *o, const float *q, const float *k, const float *v, float *w, int64_t n,
-                        int64_t row, int64_t D, float scale)
-{
-    float top = NO_MAX, sum = 0;
-    for (int64_t t = 0; t < n; t++) {
-        w[t] = dot(q, k + t * row, D) * scale;
-        top  = MAX(top, w[t]);
-    }
-    for (int64_t t = 0; t < n; t += VL) vf_put(w + t, n - t, vf_exp(vf_get(w + t, n - t) - top));
-    for (int64_t t = 0; t < n; t++) sum += w[t];
-    for (int64_t d = 0; d < D; d += VL) {
-        vf acc = { 0 };
-        for (int64_t t = 0; t < n; t++) acc += vf_get(v + t * row + d, D - d) * w[t];
-        vf_put(o + d, D - d, acc / sum);
-    }
-}
-
-/* What the sizes are, and where the caches and the lengths are. */
+/* The sizes, the caches and the lengths. */
 typedef struct {
     int64_t        B, T, H, K, D, T_max, row; /* row: floats of a cached position */
     float         *k, *v;
     const int32_t *len;
     int            one_len;
+    float          scale;
 } Decode;
 
 static Decode decode_init(const AttnDecode *a)
@@ -64,6 +47,7 @@ static Decode decode_init(const AttnDecode *a)
     d.v                = cpu_f32(a->vcache);
     d.len              = a->len->data;
     d.one_len          = tensor_numel(a->len) == 1;
+    d.scale            = s->scale;
     return d;
 }
 
@@ -93,11 +77,35 @@ static int decode_many(Dev *dev, const Decode *d, const AttnDecode *a, Mat qkv)
     f.k     = d->k;
     f.v     = d->v;
     f.ld_k  = d->row;
-    f.scale = a->shape.scale;
+    f.scale = d->scale;
     f.start = d->len;
     f.one_start = d->one_len;
     f.window    = a->shape.window;
     return attn_flash_fwd(dev, &f, a->o, NULL);
+}
+
+/* The n cached positions that a query head sees, Decode.row floats apart. */
+typedef struct {
+    const float *k, *v;
+    int64_t      n;
+} Cached;
+
+/* One query head: o from q. w: room for n weights. */
+static void decode_head(const Decode *dec, const Cached *c, const float *q, float *w, float *o)
+{
+    float   top = NO_MAX, sum = 0;
+    int64_t n = c->n, D = dec->D, row = dec->row;
+    for (int64_t t = 0; t < n; t++) {
+        w[t] = dot(q, c->k + t * row, D) * dec->scale;
+        top  = MAX(top, w[t]);
+    }
+    for (int64_t t = 0; t < n; t += VL) vf_put(w + t, n - t, vf_exp(vf_get(w + t, n - t) - top));
+    for (int64_t t = 0; t < n; t++) sum += w[t];
+    for (int64_t d = 0; d < D; d += VL) {
+        vf acc = { 0 };
+        for (int64_t t = 0; t < n; t++) acc += vf_get(c->v + t * row + d, D - d) * w[t];
+        vf_put(o + d, D - d, acc / sum);
+    }
 }
 
 int cpu_attn_decode(Dev *dev, const AttnDecode *a)
@@ -115,8 +123,8 @@ int cpu_attn_decode(Dev *dev, const AttnDecode *a)
         float  *w = scratch + omp_get_thread_num() * (d.T_max + VL);
         int64_t n = decode_len(&d, b) + 1, lo = a->shape.window > 0 ? MAX(n - a->shape.window, 0) : 0;
         at += lo * d.row;
-        decode_head(mat_row(o, b) + h * d.D, mat_row(qkv, b) + h * d.D, d.k + at, d.v + at, w, n - lo, d.row,
-                    d.D, a->shape.scale);
+        Cached c = { d.k + at, d.v + at, n - lo };
+        decode_head(&d, &c, mat_row(qkv, b) + h * d.D, w, mat_row(o, b) + h * d.D);
     }
     return 0;
 }

@@ -199,17 +199,22 @@ static PpoRow ppo_row(const Ppo *p, int64_t n, float logp)
 
 static int counts(const Ppo *p, int64_t n) { return !p->valid || p->valid[n]; }
 
-/* Writes loss and parts of row n of N. */
-static void ppo_put(const Ppo *p, int64_t n, int64_t N, float logp, float entropy, float *loss, float *parts)
+/* What is written for each of N rows. */
+typedef struct {
+    float  *loss, *parts; /* [N]; [PPO_PARTS,N] or NULL */
+    int64_t N;
+} PpoLosses;
+
+static void ppo_put(const PpoLosses *out, const Ppo *p, int64_t n, float logp, float entropy)
 {
-    PpoRow r    = ppo_row(p, n, logp);
-    float  v    = 0.5f * r.value.error * r.value.error;
-    int    live = counts(p, n);
-    loss[n]     = live ? r.policy.loss - p->coef.entropy_weight * entropy + p->coef.value_weight * v : 0.0f;
-    if (!parts) return;
+    PpoRow r     = ppo_row(p, n, logp);
+    float  v     = 0.5f * r.value.error * r.value.error;
+    int    live  = counts(p, n);
+    out->loss[n] = live ? r.policy.loss - p->coef.entropy_weight * entropy + p->coef.value_weight * v : 0.0f;
+    if (!out->parts) return;
     const float part[PPO_PARTS] = { r.policy.loss,   v, entropy, -r.log_ratio, (r.ratio - 1.0f) - r.log_ratio,
                                     r.policy.clipped };
-    for (int k = 0; k < PPO_PARTS; k++) parts[k * N + n] = live ? part[k] : 0.0f;
+    for (int k = 0; k < PPO_PARTS; k++) out->parts[k * out->N + n] = live ? part[k] : 0.0f;
 }
 
 static void ppo_put_dvalue(const Ppo *p, Mat dvalue, int64_t n, const PpoRow *r, float scale)
@@ -236,11 +241,12 @@ int cpu_ppo_cat_fwd(Dev *dev, const PpoCatFwd *a)
     Choices c = choices_of(a->logits, a->mask, a->seg);
     Ppo     p = ppo_of(a->value, a->old_logp, a->adv, a->ret, a->old_value, a->norm);
     ppo_rest(&p, a->valid, a->coef);
+    PpoLosses out = { cpu_f32(a->loss), cpu_f32(a->parts), c.x.rows };
 #pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
     schedule(static) if (c.x.rows * c.x.cols >= CPU_PARALLEL_MIN / 16)
     for (int64_t n = 0; n < c.x.rows; n++) {
         float entropy, logp = cat_logp(&c, a->action->data, n, &entropy);
-        ppo_put(&p, n, c.x.rows, logp, entropy, cpu_f32(a->loss), cpu_f32(a->parts));
+        ppo_put(&out, &p, n, logp, entropy);
     }
     return 0;
 }
@@ -300,11 +306,12 @@ int cpu_ppo_gauss_fwd(Dev *dev, const PpoGaussFwd *a)
     Mat mean = cpu_mat(a->mean), log_std = cpu_mat(a->log_std), action = cpu_mat(a->action);
     Ppo p = ppo_of(a->value, a->old_logp, a->adv, a->ret, a->old_value, a->norm);
     ppo_rest(&p, a->valid, a->coef);
+    PpoLosses out = { cpu_f32(a->loss), cpu_f32(a->parts), mean.rows };
 #pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
     schedule(static) if (mean.rows * mean.cols >= CPU_PARALLEL_MIN / 16)
     for (int64_t n = 0; n < mean.rows; n++) {
         float entropy, logp = gauss_logp(mean, log_std, action, n, &entropy);
-        ppo_put(&p, n, mean.rows, logp, entropy, cpu_f32(a->loss), cpu_f32(a->parts));
+        ppo_put(&out, &p, n, logp, entropy);
     }
     return 0;
 }

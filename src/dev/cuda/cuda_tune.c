@@ -167,8 +167,8 @@ static int table_write(const Table *t, FILE *f)
     return fflush(f) != 0 || fsync(fileno(f)) != 0 ? -1 : 0;
 }
 
-/* The folder that path is in. A cache that cannot be kept is no error of the run: errno alone says why, and a
- * message that was pending stays. */
+/* Makes the folder that path is in. A cache that cannot be kept is no error of the run. So a failure leaves
+ * errno and no message of its own; a message that was pending stays. */
 static int folder_make(const char *path)
 {
     char        folder[4096];

@@ -11,8 +11,9 @@
  *    next product's operand without leaving the registers.
  * 2. Every mask lets query i see the keys from low(i) to high(i). Only tiles that are seen are visited, and
  *    only those at an edge look at the mask. SPANS: low and high come from memory (documents, prefixes,
- *    ranges); else they are 0 and i, or T - 1. With spans a small kernel runs first (spans_kernel), which
- *    leaves for each tile what its queries see and who sees its keys.
+ *    ranges); else they are 0 and i, or T - 1. With spans a small kernel runs first: spans_kernel writes for
+ *    each tile of queries which keys they see. Backward, seen_kernel then writes for each tile of keys which
+ *    tiles of queries see it.
  * 3. In the last tile, queries behind the sequence see something or nothing; nobody reads what they give.
  *    Backward their lse is infinite, so that their weights are 0. Keys behind the sequence are masked.
  * 4. FEW: every query sees every key, and the last tile that passes has at most 8 rows (196 = 3 * 64 + 4). It
@@ -48,7 +49,7 @@ typedef struct {
     const int   *doc, *prefix, *first, *last, *len; /* len: keys of each sequence; NULL: S */
     unsigned    *next;      /* counters of load_blocks(), one a kernel; 0 when it begins */
     int4        *tile_sees; /* with spans, [B,q_tiles]: TileSpan */
-    int2 *tile_seen; /* with spans, [B,k_tiles]: the first tile of queries that sees it, one past the last */
+    int2        *tile_seen; /* the same backward, [B,k_tiles]: first tile of queries that sees it, last + 1 */
 } AttnArgs;
 
 /* ---- shared memory ------------------------------------------------------------------------------------- */
@@ -660,7 +661,7 @@ static __global__ void __launch_bounds__(SPAN_THREADS) spans_kernel(const __grid
     if (lane == 0) g.tile_sees[n] = t;
 }
 
-/* Who sees each tile of keys, which the backward half asks: a warp a tile. */
+/* Which tiles of queries see each tile of keys: a warp a tile. The backward half reads it. */
 static __global__ void __launch_bounds__(SPAN_THREADS) seen_kernel(const __grid_constant__ AttnArgs g)
 {
     int n = blockIdx.x * SPAN_WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;

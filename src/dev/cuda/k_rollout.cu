@@ -6,8 +6,8 @@
  *          then every STATS_BLOCKS*threads further; threads, then blocks are added in a fixed order, first
  *          for the mean, then for the squares about it. OBS_STATS: a block a column, in the same way. All in
  *          double.
- * Grid     GAE a thread a column; STATS at most STATS_BLOCKS blocks; PUT and OBS_NORM a thread an element or
- *          16 bytes.
+ * Grid     GAE a thread a column; STATS at most STATS_BLOCKS blocks; OBS_NORM a thread an element; PUT a row
+ *          of blocks for each pair, a thread for 16, 4 or 1 bytes.
  * Bytes    GAE 22 bytes an element; STATS 8 an element, the second 4 from the cache for what fits there. */
 #include "dev/cuda/k_common.cuh"
 #include "dev/op_math.h"
