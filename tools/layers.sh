@@ -34,7 +34,7 @@ long=$(find src tests -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*
 [ -z "$long" ] || { echo "$long"; exit 1; }
 # A folder that a person can know: each file has one reason.
 n_run=$(ls src/run | wc -l)
-[ "$n_run" -le 32 ] || { echo "src/run has $n_run files, more than 32"; bad=1; }
+[ "$n_run" -le 32 ] || { echo "src/run has $n_run files, more than 32"; exit 1; }
 
 # What runs, saves, measures and watches a job serves every task: it knows no task by name and no task's unit.
 # The secret that the web page asks visitors for is called a token by browsers and recipes (watch.token): its
