@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-static const double draw_every_s = 0.1, line_every_s = 5, line_at_least_s = 600;
+static const double draw_every_s = 0.1, line_every_s = 5, line_at_least_s = 600, aside_after_s = 2;
 enum { BAR_MAX = 40, BAR_MIN = 8 };
 
 void progress_begin(Progress *p, const char *what, const char *unit, int64_t first, int64_t total)
@@ -26,6 +26,12 @@ void progress_begin(Progress *p, const char *what, const char *unit, int64_t fir
                                .shown_s    = now_s,
                                .shown_step = -1,
                                .terminal   = log_is_terminal() };
+}
+
+void progress_begin_aside(Progress *p, const char *what, const char *unit, int64_t total)
+{
+    progress_begin(p, what, unit, 0, total);
+    p->is_aside = 1;
 }
 
 /* Of the steps alone: what comes before the first one is no part of the others. Negative: not known. */
@@ -119,6 +125,7 @@ void progress_update(Progress *p, int64_t step, double loss, double per_s, doubl
     p->step_s      = step_s;
     double now_s   = clock_now_s();
     double since_s = now_s - p->shown_s;
+    if (p->is_aside && (!p->terminal || now_s - p->begin_s < aside_after_s)) return;
     if (p->terminal) {
         int is_last = p->total >= 0 && step >= p->total;
         if (since_s < draw_every_s && !is_last && p->shown_step >= 0) return;
@@ -131,8 +138,21 @@ void progress_update(Progress *p, int64_t step, double loss, double per_s, doubl
     p->shown_s = now_s;
 }
 
+void progress_wait(const Progress *p)
+{
+    if (p->terminal) draw_bar(p);
+}
+
+void progress_count(Progress *p, int64_t step)
+{
+    double per_s = (double)step / MAX(clock_now_s() - p->begin_s, 1e-3);
+    progress_update(p, step, NAN, p->unit ? per_s : NAN, step > 0 ? 1 / per_s : NAN);
+}
+
 void progress_end(Progress *p)
 {
+    if (p->is_aside && p->shown_step < 0) return;
     if (p->terminal) log_status("");
+    if (p->is_aside) return;
     if (p->terminal || p->shown_step != p->step) print_line(p);
 }

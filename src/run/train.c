@@ -526,6 +526,7 @@ static int run_to_end(Run *run, const TrainOptions *opt)
     progress_begin(&run->progress, run->is_look ? "look" : "train", rate, run->at.step,
                    run->is_look ? -1 : run->r->steps);
     if (run->r->budget_s > 0) run->progress.end_s = run->begin_s + run->r->budget_s - run->at.elapsed_s;
+    progress_wait(&run->progress); /* the first step may take minutes */
     if (train_loop(run, stop) < 0 || (run->at.step >= run->begin && finish(run) < 0)) {
         save_what_is(run);
         return -1;
