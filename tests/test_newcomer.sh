@@ -26,7 +26,17 @@ brim_recipe="$here/recipes/cartpole.yaml"
 
 # ---- help --------------------------------------------------------------------------------------------------
 
-{ "$brim" help; "$brim" data --help; for c in sample env doctor; do "$brim" $c --help; done; } >said 2>&1
+"$brim" help >said 2>&1
+[ "$(wc -l <said)" -le 120 ] && grep -qE '^  model +layers width heads ' said &&
+    grep -qE '^ +run task steps ' said
+verdict "help lists commands and keys on two screens" $? "$(wc -l <said) lines: $(tail -n 30 said)"
+n=$("$brim" help keys | grep -c '; default ')
+[ "$n" -gt 200 ] && [ "$n" -le "$(sed -n '/^recipe keys/,$p' said | wc -w)" ]
+verdict "help keys explains all of them" $? "$n"
+{
+    "$brim" help; "$brim" help keys; "$brim" data --help
+    for c in sample env doctor; do "$brim" $c --help; done
+} >said 2>&1
 wide=$(awk 'length > 100' said | head -n 2)
 [ -z "$wide" ] && [ "$(awk 'length > 80' said | wc -l)" -le 2 ]
 verdict "help fits on a screen" $? "$wide"
