@@ -157,6 +157,32 @@ static void str_quotes_untrusted_text(void **state)
     assert_false(str_is_printable("cut \xe2\x80"));
 }
 
+/* A column of a table holds characters, not bytes. */
+static void str_columns_are_characters(void **state)
+{
+    char  *text = NULL;
+    size_t n;
+    FILE  *out = open_memstream(&text, &n);
+    assert_int_equal(str_columns(""), 0);
+    assert_int_equal(str_columns("gr\xc3\xb6\xc3\x9f"
+                                 "e"),
+                     5);
+    str_print_padded(out,
+                     "gr\xc3\xb6\xc3\x9f"
+                     "e",
+                     7);
+    str_print_padded(out,
+                     "gr\xc3\xb6\xc3\x9f"
+                     "e",
+                     3);
+    str_print_padded(out, "ab", 1);
+    fclose(out);
+    assert_string_equal(text, "gr\xc3\xb6\xc3\x9f"
+                              "e  gr\xc3\xb6"
+                              "a");
+    free(text);
+}
+
 static void str_lists(void **state)
 {
     const char *list = " flash, fp8 ,,graphs ";
@@ -732,6 +758,7 @@ int main(int argc, char **argv)
         CASE(str_sizes),
         CASE(str_for_people),
         CASE(str_quotes_untrusted_text),
+        CASE(str_columns_are_characters),
         CASE(str_lists),
         CASE(str_distance),
         CASE(file_publishes),

@@ -138,6 +138,20 @@ verdict "paths that differ at their end are told apart" $? "$(seen)"
     sort -u | wc -l)" -eq 1 ]
 verdict "and columns stay columns" $? "$(grep -E '^(state|data.train) ' said)"
 
+brim train tiny.yaml run=left2 data.train=$deep/one.txt seed=2
+brim compare left left2
+[ $rc -eq 0 ] && ! says 'n/a' &&
+    says '^loss of 2 seeds, mean \+- deviation: last [0-9.]+ \+- [0-9.]+, best [0-9.]+ \+- [0-9.]+$'
+verdict "runs of two seeds have a mean" $? "$(seen)"
+brim compare left right; [ $rc -eq 0 ] && ! says 'seeds'
+verdict "and others have none" $? "$(seen)"
+mkdir öö; cp text.txt öö/text.txt
+brim train tiny.yaml run=umlaut data.train=öö/text.txt steps=1
+brim compare umlaut left
+LC_ALL=C awk '/^(state|data.train) / { gsub(/[\200-\277]/, ""); print match($0, / [^ ]+$/) }' said >at
+[ $rc -eq 0 ] && [ "$(sort -u at | wc -l)" -eq 1 ]
+verdict "columns count characters" $? "$(cat at) $(seen)"
+
 # ---- policies ----------------------------------------------------------------------------------------------
 
 ppo=("$brim_recipe" threads=1 eval.samples=2)

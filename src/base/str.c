@@ -283,6 +283,25 @@ static int word_length(const char *s)
     return (int)(end - s) + (int)strcspn(end, " ");
 }
 
+static int is_inside_char(char c) { return ((unsigned char)c & 0xc0) == 0x80; }
+
+int str_columns(const char *s)
+{
+    int n = 0;
+    for (; *s; s++) n += !is_inside_char(*s);
+    return n;
+}
+
+void str_print_padded(FILE *out, const char *text, int width)
+{
+    int n = 0;
+    for (; *text && (n < width || is_inside_char(*text)); text++) {
+        n += !is_inside_char(*text);
+        fputc(*text, out);
+    }
+    fprintf(out, "%*s", MAX(width - n, 0), "");
+}
+
 void str_print_wrapped(FILE *out, const char *text, int column, int indent)
 {
     enum { WIDTH = 80 };

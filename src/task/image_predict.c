@@ -209,7 +209,8 @@ static void print_table(const Predict *p)
     for (int c = 0; c < p->n_class; c++) {
         int64_t n;
         double  right = class_accuracy(p, c, &n);
-        fprintf(p->out, "%2d %-13.13s", c, name_of(p, c, buf));
+        fprintf(p->out, "%2d ", c);
+        str_print_padded(p->out, name_of(p, c, buf), 13);
         if (n > 0) {
             fprintf(p->out, " %5.1f%%", 100 * right);
         } else {
