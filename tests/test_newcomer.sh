@@ -80,6 +80,15 @@ if command -v script >/dev/null; then
     verdict "on a terminal a wait for memory is said, and gone afterwards" $? "$(head -n 3 said | cat -v)"
 fi
 
+"$brim" train tiny.yaml run=stopped steps=100000 eval.every=0 --fresh >said 2>&1 &
+pid=$!
+for ((i = 0; i < 500; i++)); do grep -q 'train 1/' said && break; sleep 0.02; done
+kill -TERM $pid; wait $pid; rc=$?
+[ $rc -eq 0 ] && says 'SIGTERM received: saving and leaving; brim train [^ ]*runs/stopped goes on from here$'
+verdict "a run that is stopped says how it goes on, also where it began with --fresh" $? "$(cat said)"
+brim train runs/stopped steps=1; says 'runs/stopped has its 1 step|resuming after step'
+verdict "and so it does" $? "$(seen)"
+
 # ---- noise -------------------------------------------------------------------------------------------------
 
 sed 's/train: text.txt/kind: random/; s/kind: text, //' tiny.yaml >noise.yaml

@@ -388,8 +388,8 @@ static int train_loop(Run *run, int stop)
         int     left = fill_queue(run);
         if (left < 0) return -1;
         if (left > 0) {
-            log_info("%s received: leaving after step %lld; the same command goes on from here", asked_by(),
-                     (long long)run->at.step);
+            log_info("%s received: leaving after step %lld; brim train %s goes on from here", asked_by(),
+                     (long long)run->at.step, run->dir.path);
             return ask_ranks(run);
         }
         TRY(take_result(run, &out));
@@ -402,7 +402,8 @@ static int train_loop(Run *run, int stop)
         }
         if (run->queued == run->at.step) TRY(at_boundary(run, &stop));
         if (run->asked.signal && run->queued == run->at.step) {
-            log_info("%s received: saving and leaving; the same command goes on from here", asked_by());
+            log_info("%s received: saving and leaving; brim train %s goes on from here", asked_by(),
+                     run->dir.path);
             stop = 1;
         }
     }
