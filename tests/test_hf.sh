@@ -97,7 +97,7 @@ verdict "a repetition penalty of 50 repeats nothing" $? "$got"
 # ---- text through a tokenizer ------------------------------------------------------------------------------
 
 head -c 60000 "$here/recipes/data/tinyshakespeare.txt" >text.txt
-brim data tokenizer train text.txt --vocab 300 --out tok
+rm -r tok; brim data tokenizer train text.txt --vocab 300 --out tok
 cat >tiny.yaml <<END
 steps: 8
 step_tokens: 512
