@@ -27,6 +27,8 @@ for m in gpt2 llama llama31 llama-linear mistral qwen2 qwen3; do
     brim export "$m" "x-$m" && "$verify" same "$m" "x-$m" >cmp.txt 2>&1
     verdict "$m: export(import(x)) is x" $? "$(seen) $(cat cmp.txt)"
 done
+grep -qx 'step_tokens: 65536' runs/llama/recipe.yaml
+verdict "a step of an imported run is one of fine-tuning" $? "$(grep step_tokens runs/llama/recipe.yaml)"
 # Several files: the same tensors, an index that an import reads, and no mixture with an earlier export.
 brim export gpt2 x-parts --shard 30K
 n=$(ls x-parts/model-*-of-*.safetensors | wc -l)
