@@ -167,6 +167,8 @@ ppo=("$brim_recipe" threads=1 eval.samples=2)
 brim train "${ppo[@]}" run=short steps=3 eval.target=0
 says '[0-9] training episodes, which explore: mean return of the last [0-9]+: '
 verdict "a mean of training episodes is not taken for one of the policy that is played" $? "$(seen)"
+says '\] train 3/3  return [0-9.]+  ' && ! says '\] train .*loss'
+verdict "a line of progress has the return of a policy, not its loss" $? "$(cat said)"
 [ $rc -eq 0 ] && says '] 3 steps done' && grep -q '^total_steps: 0$' runs/short/recipe.yaml
 verdict "steps on the command line counts, whatever total_steps the recipe has" $? "$(seen)"
 refused "but not beside total_steps" 'steps: not together with total_steps: steps=3 are total_steps=768$' \

@@ -19,6 +19,7 @@ void progress_begin(Progress *p, const char *what, const char *unit, int64_t fir
                                .first      = first,
                                .total      = total,
                                .step       = first,
+                               .loss_name  = "loss",
                                .loss       = NAN,
                                .per_s      = NAN,
                                .step_s     = NAN,
@@ -55,7 +56,7 @@ static void describe(const Progress *p, int show, char *buf, size_t n)
     } else {
         str_append(buf, n, "step %lld", (long long)p->step);
     }
-    if ((show & SHOW_LOSS) && isfinite(p->loss)) str_append(buf, n, "  loss %.4f", p->loss);
+    if ((show & SHOW_LOSS) && isfinite(p->loss)) str_append(buf, n, "  %s %.4f", p->loss_name, p->loss);
     if ((show & SHOW_RATE) && isfinite(p->per_s))
         str_append(buf, n, "  %s %s", str_count(number, sizeof number, p->per_s), p->unit);
     if (!(show & SHOW_TIME) || p->total < 0) return;

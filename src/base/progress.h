@@ -22,6 +22,7 @@ typedef struct {
     const char *what; /* "train" */
     const char *unit; /* "tokens/s" */
     int64_t     first, total, step;
+    const char *loss_name; /* "loss", unless set after begin; borrowed */
     double      loss, per_s, step_s;
     double      begin_s, shown_s;
     double      end_s; /* clock_now_s() when time is up, even if steps are left; 0: never. Set after begin */

@@ -200,7 +200,8 @@ static int take_result(Run *run, StepOut *out)
         metrics_step(&run->metrics, run->task, &m, out);
     }
     /* The first step of a start takes longer than the others will. */
-    progress_update(&run->progress, run->at.step, out->loss, m.per_s,
+    double shown = run->task->shown ? run->task->shown(j) : out->loss;
+    progress_update(&run->progress, run->at.step, shown, m.per_s,
                     run->pace.n_step > 1 ? run->pace.step_s : NAN);
     return 0;
 }
@@ -527,6 +528,7 @@ static int run_to_end(Run *run, const TrainOptions *opt)
     progress_begin(&run->progress, run->is_look ? "look" : "train", rate, run->at.step,
                    run->is_look ? -1 : run->r->steps);
     if (run->r->budget_s > 0) run->progress.end_s = run->begin_s + run->r->budget_s - run->at.elapsed_s;
+    if (run->task->shown) run->progress.loss_name = run->task->shown_name;
     progress_wait(&run->progress); /* the first step may take minutes */
     if (train_loop(run, stop) < 0 || (run->at.step >= run->begin && finish(run) < 0)) {
         save_what_is(run);
