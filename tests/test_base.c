@@ -132,6 +132,9 @@ static void str_for_people(void **state)
     assert_string_equal(str_count(b, sizeof b, 12), "12");
     assert_string_equal(str_duration(b, sizeof b, 42.4), "0:42");
     assert_string_equal(str_duration(b, sizeof b, 3723), "1:02:03");
+    assert_string_equal(str_duration(b, sizeof b, 48 * 3600 - 1), "47:59:59");
+    assert_string_equal(str_duration(b, sizeof b, 48 * 3600), "2d 0h");
+    assert_string_equal(str_duration(b, sizeof b, 283 * 3600 + 1325), "11d 19h");
     assert_string_equal(str_duration(b, sizeof b, NAN), "-:--");
     assert_string_equal(str_double(b, sizeof b, 0.1), "0.1");
     assert_true(strtod(str_double(b, sizeof b, 1.0 / 3), NULL) == 1.0 / 3);

@@ -257,6 +257,8 @@ const char *str_duration(char *buf, size_t n, double time_s)
     long s = lround(time_s);
     if (s < 3600) {
         snprintf(buf, n, "%ld:%02ld", s / 60, s % 60);
+    } else if (s >= 48 * 3600) {
+        snprintf(buf, n, "%ldd %ldh", s / 86400, s / 3600 % 24);
     } else {
         snprintf(buf, n, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
     }

@@ -48,7 +48,7 @@ int64_t str_parse_ids(const char *s, size_t n, const char *between, int64_t limi
 /* ---- For people; each returns buf. --------------------------------------------------------------------- */
 const char *str_bytes(char *buf, size_t n, double bytes);     /* "1.42 GiB" */
 const char *str_count(char *buf, size_t n, double count);     /* "553k", "1.31M" */
-const char *str_duration(char *buf, size_t n, double time_s); /* "0:42", "1:02:03" */
+const char *str_duration(char *buf, size_t n, double time_s); /* "0:42", "1:02:03", "11d 19h" */
 const char *str_double(char *buf, size_t n, double x);        /* shortest text that reads back to x */
 const char *str_plural(int64_t n);                            /* "", or "s" unless n is 1 */
 
