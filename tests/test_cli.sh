@@ -243,6 +243,23 @@ says "an option cut short" "command line: --temp: no such option (did you mean -
 says "and with its value" "command line: --temp: no such option (did you mean --temperature?)" sample tiny \
     --temp=0.5
 says "one cut too short" "command line: --t: no such option" sample tiny --t 0.5
+says "a key as an option" "command line: --steps: no option but a recipe key: steps=20" train tiny --steps 20
+says "and with its value" "command line: --model.layers: no option but a recipe key: model.layers=2" \
+    train tiny --model.layers=2
+says "a key of another program as an option" \
+    "command line: --batch-size: no option but a recipe key: step_tokens or step_samples or micro_batch" \
+    train tiny --batch-size 8
+says "a key as an option without its section" \
+    "command line: --lr: no option but a recipe key: optim.lr=1e-3" train tiny --lr 1e-3
+says "a slip in a key as an option" \
+    "command line: --stepz: no such option (did you mean the key steps?)" train tiny --stepz 8
+says "an option rather than a key" \
+    "command line: --tokenz: no such option (did you mean --tokens?)" sample tiny --tokenz 8
+says "a text without --prompt" \
+    "command line: The king: expected key=value (a text goes behind --prompt)" sample tiny "The king"
+"$brim" plan steps=7 tiny.yaml model.layers=2 >out 2>err; rc=$?
+[ $rc -eq 0 ] && grep -q '^the run  *7 steps' out
+verdict "a key before the recipe" $? "exit code $rc: $(cat out err)"
 says "eval of a folder that is no run" \
     "command line: $dir/none: no such run (there is no recipe.yaml in it)" eval "$dir/none"
 "$brim" plan tiny.yaml data.kind=text data.train=elsewhere/none.txt --gpu h200 >out 2>err; rc=$?

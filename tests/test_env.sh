@@ -156,6 +156,23 @@ if command -v python3 >/dev/null; then
     run show $py:Line fault=raise again=1 --episodes 5
     [ $rc -eq 1 ] && grep -q 'Traceback' err && grep -q 'line.py.*line [0-9]*, in step' err
     verdict "python: a traceback is shown" $? "$(fail)"
+    [ "$(grep -c Traceback err)" -eq 1 ] && ! grep -q gym_worker err &&
+        grep -qE 'lost 3 times in a row; the last time: RuntimeError: .* \(line.py:[0-9]+\)$' err
+    verdict "python: once, without Brim's own frames, and the place stands in the last line" $? "$(fail)"
+    run check $py:Lien
+    [ $rc -eq 2 ] && grep -q 'line.py: there is no Lien in it (did you mean Line?)$' err &&
+        [ "$(wc -l <err)" -eq 1 ]
+    verdict "python: a slip in the name of a class" $? "$(fail)"
+    run check $py; [ $rc -eq 2 ] && grep -q 'which class of the file? gym:.*line.py:CLASS names one$' err
+    verdict "python: a file without a class" $? "$(fail)"
+    printf 'class A:\n  def __init__(self:\n' >slip.py; run check gym:slip.py:A
+    [ $rc -eq 2 ] && tail -n 1 err | grep -q '^environment gym:slip.py:A: SyntaxError: .* (slip.py:2)$'
+    verdict "python: a slip in the syntax" $? "$(fail)"
+    sed 's/, self.t >= 20, {}$/, {}/; s/^class Line/class Four/' "$here/tests/env/line.py" >four.py
+    run show gym:four.py:Four
+    [ $rc -eq 1 ] && grep -q 'step() returned 4 values instead of 5: observation, reward, term' err &&
+        [ "$(wc -l <err)" -eq 1 ]
+    verdict "python: a step() of the old Gym" $? "$(fail)"
     run check $py:Line fault=raise at=1 again=1 --seconds 0.1
     [ $rc -eq 1 ] && grep -q '^not ok workers: [1-9]' out && ! grep -q '^ok speed' out
     verdict "python: check counts restarts" $? "$(fail)"

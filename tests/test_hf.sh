@@ -8,6 +8,11 @@ hf_golden hf
 # ---- as transformers computes ------------------------------------------------------------------------------
 
 for m in gpt2 llama llama31 llama-linear mistral qwen2 qwen3; do as_reference "$m" 200; done
+grep -qx 'step_tokens: 65536' runs/llama/recipe.yaml
+verdict "a step of an imported run is one of fine-tuning" $? "$(grep step_tokens runs/llama/recipe.yaml)"
+"$brim" sample llama "${cpu[@]}" --prompt-ids 1,2,3 --tokens 40 --rate >said 2>&1
+tail -n 1 said | grep -qE '^40 new tokens in .* tokens/s$'
+verdict "the rate stands behind the text" $? "$(cat said)"
 # Several files: the same tensors, an index that an import reads, and no mixture with an earlier export.
 brim export gpt2 x-parts --shard 30K
 n=$(ls x-parts/model-*-of-*.safetensors | wc -l)
@@ -78,7 +83,7 @@ verdict "a repetition penalty of 50 repeats nothing" $? "$got"
 # ---- text through a tokenizer ------------------------------------------------------------------------------
 
 head -c 60000 "$here/recipes/data/tinyshakespeare.txt" >text.txt
-brim data tokenizer train text.txt --vocab 300 --out tok
+rm -r tok; brim data tokenizer train text.txt --vocab 300 --out tok
 cat >tiny.yaml <<END
 steps: 8
 step_tokens: 512

@@ -26,7 +26,17 @@ brim_recipe="$here/recipes/cartpole.yaml"
 
 # ---- help --------------------------------------------------------------------------------------------------
 
-{ "$brim" help; "$brim" data --help; for c in sample env doctor; do "$brim" $c --help; done; } >said 2>&1
+"$brim" help >said 2>&1
+[ "$(wc -l <said)" -le 120 ] && grep -qE '^  model +layers width heads ' said &&
+    grep -qE '^ +run task steps ' said
+verdict "help lists commands and keys on two screens" $? "$(wc -l <said) lines: $(tail -n 30 said)"
+n=$("$brim" help keys | grep -c '; default ')
+[ "$n" -gt 200 ] && [ "$n" -le "$(sed -n '/^recipe keys/,$p' said | wc -w)" ]
+verdict "help keys explains all of them" $? "$n"
+{
+    "$brim" help; "$brim" help keys; "$brim" data --help
+    for c in sample env doctor; do "$brim" $c --help; done
+} >said 2>&1
 wide=$(awk 'length > 100' said | head -n 2)
 [ -z "$wide" ] && [ "$(awk 'length > 80' said | wc -l)" -le 2 ]
 verdict "help fits on a screen" $? "$wide"
@@ -69,6 +79,15 @@ if command -v script >/dev/null; then
         ! grep -q preparing runs/tty/log.txt
     verdict "on a terminal a wait for memory is said, and gone afterwards" $? "$(head -n 3 said | cat -v)"
 fi
+
+"$brim" train tiny.yaml run=stopped steps=100000 eval.every=0 --fresh >said 2>&1 &
+pid=$!
+for ((i = 0; i < 500; i++)); do grep -q 'train 1/' said && break; sleep 0.02; done
+kill -TERM $pid; wait $pid; rc=$?
+[ $rc -eq 0 ] && says 'SIGTERM received: saving and leaving; brim train [^ ]*runs/stopped goes on from here$'
+verdict "a run that is stopped says how it goes on, also where it began with --fresh" $? "$(cat said)"
+brim train runs/stopped steps=1; says 'runs/stopped has its 1 step|resuming after step'
+verdict "and so it does" $? "$(seen)"
 
 # ---- noise -------------------------------------------------------------------------------------------------
 
@@ -128,12 +147,28 @@ verdict "paths that differ at their end are told apart" $? "$(seen)"
     sort -u | wc -l)" -eq 1 ]
 verdict "and columns stay columns" $? "$(grep -E '^(state|data.train) ' said)"
 
+brim train tiny.yaml run=left2 data.train=$deep/one.txt seed=2
+brim compare left left2
+[ $rc -eq 0 ] && ! says 'n/a' &&
+    says '^loss of 2 seeds, mean \+- deviation: last [0-9.]+ \+- [0-9.]+, best [0-9.]+ \+- [0-9.]+$'
+verdict "runs of two seeds have a mean" $? "$(seen)"
+brim compare left right; [ $rc -eq 0 ] && ! says 'seeds'
+verdict "and others have none" $? "$(seen)"
+mkdir öö; cp text.txt öö/text.txt
+brim train tiny.yaml run=umlaut data.train=öö/text.txt steps=1
+brim compare umlaut left
+LC_ALL=C awk '/^(state|data.train) / { gsub(/[\200-\277]/, ""); print match($0, / [^ ]+$/) }' said >at
+[ $rc -eq 0 ] && [ "$(sort -u at | wc -l)" -eq 1 ]
+verdict "columns count characters" $? "$(cat at) $(seen)"
+
 # ---- policies ----------------------------------------------------------------------------------------------
 
 ppo=("$brim_recipe" threads=1 eval.samples=2)
 brim train "${ppo[@]}" run=short steps=3 eval.target=0
 says '[0-9] training episodes, which explore: mean return of the last [0-9]+: '
 verdict "a mean of training episodes is not taken for one of the policy that is played" $? "$(seen)"
+says '\] train 3/3  return [0-9.]+  ' && ! says '\] train .*loss'
+verdict "a line of progress has the return of a policy, not its loss" $? "$(cat said)"
 [ $rc -eq 0 ] && says '] 3 steps done' && grep -q '^total_steps: 0$' runs/short/recipe.yaml
 verdict "steps on the command line counts, whatever total_steps the recipe has" $? "$(seen)"
 refused "but not beside total_steps" 'steps: not together with total_steps: steps=3 are total_steps=768$' \

@@ -50,6 +50,11 @@ cat "$here"/docs/*.md "$here"/README.md "$here"/src/base/*.c "$here"/src/text/*.
 "$brim" data tokenizer train own.txt --vocab 2000 --out trained >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q '^trained/tokenizer.json: 2000 tokens, 1743 merges' out
 verdict "train" $? "exit code $rc: $(cat out err)"
+cp trained/tokenizer.json before.json
+says "another tokenizer over one that is there" \
+    "trained/tokenizer.json: is there already; name another folder, or remove it" \
+    data tokenizer train own.txt --vocab 1000 --out trained
+cmp -s before.json trained/tokenizer.json; verdict "and that one stays" $? "$(ls -l trained before.json)"
 head -c 300000 "$brim" >binary
 for how in "" --raw; do
     "$brim" data tokenizer encode trained binary $how >ids &&

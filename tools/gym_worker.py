@@ -7,6 +7,7 @@ ID is an id that gymnasium.make() knows, MODULE:NAME, or FILE.py:NAME; NAME is a
 returns an environment. key=value become keyword arguments. Needs the standard library alone; numpy is used if
 it is there. Spaces are read by their attributes, so they need not be Gymnasium's own.
 """
+import difflib
 import functools
 import importlib
 import importlib.util
@@ -43,6 +44,8 @@ def reply(kind, data=b""):
 def maker(name):
     """The function that makes the environment which the name means."""
     module, _, attr = name.rpartition(":")
+    if attr.endswith(".py"):
+        raise SystemExit(f"which class of the file? gym:{name}:CLASS names one")
     if not module:
         try:
             gym = importlib.import_module("gymnasium")
@@ -60,7 +63,28 @@ def maker(name):
     else:
         sys.path.insert(0, os.getcwd())
         loaded = importlib.import_module(module)
+    if not hasattr(loaded, attr):
+        near = difflib.get_close_matches(attr, vars(loaded), 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise SystemExit(f"{module}: there is no {attr} in it{hint}")
     return getattr(loaded, attr)
+
+
+def complaint():
+    """The traceback of the pending exception without the frames of this file. The last line ends with the
+    place, because it stands alone where Brim repeats the error."""
+    kind, error, tb = sys.exc_info()
+    frames = [f for f in traceback.extract_tb(tb)
+              if f.filename != __file__ and not f.filename.startswith("<frozen")]
+    lines = traceback.format_exception_only(kind, error)
+    place = (frames[-1].filename, frames[-1].lineno) if frames else None
+    if isinstance(error, SyntaxError) and error.filename:
+        place = (error.filename, error.lineno)
+    if place:
+        lines[-1] = f"{lines[-1].rstrip()} ({os.path.basename(place[0])}:{place[1]})\n"
+    if frames:
+        lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames), *lines]
+    return "".join(lines)
 
 
 def flat(x):
@@ -306,7 +330,12 @@ class Server:
         for i, env in enumerate(self.envs):
             self.now_at(i)
             action = self.actions.unpack(self.memory, self.at["act"] + i * self.actions.count * 4)
-            obs, reward, terminated, truncated, info = env.step(action)
+            result = env.step(action)
+            if not isinstance(result, tuple) or len(result) != 5:
+                n = len(result) if isinstance(result, tuple) else 1
+                raise Hopeless(f"step() returned {n} value{'s' if n > 1 else ''} instead of 5: "
+                               "observation, reward, terminated, truncated, info")
+            obs, reward, terminated, truncated, info = result
             self.put(i, obs, info)
             struct.pack_into("<f", self.memory, self.at["reward"] + 4 * i, float(reward))
             bits = (TERMINATED if terminated else 0) | (TRUNCATED if truncated else 0)
@@ -380,7 +409,7 @@ def main():
         reply(b"f", str(e).encode())
         sys.exit(1)
     except BaseException:
-        reply(b"e", traceback.format_exc().encode())
+        reply(b"e", complaint().encode())
         sys.exit(1)
 
 

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-static const double draw_every_s = 0.1, line_every_s = 5, line_at_least_s = 600;
+static const double draw_every_s = 0.1, line_every_s = 5, line_at_least_s = 600, aside_after_s = 2;
 enum { BAR_MAX = 40, BAR_MIN = 8 };
 
 void progress_begin(Progress *p, const char *what, const char *unit, int64_t first, int64_t total)
@@ -19,6 +19,7 @@ void progress_begin(Progress *p, const char *what, const char *unit, int64_t fir
                                .first      = first,
                                .total      = total,
                                .step       = first,
+                               .loss_name  = "loss",
                                .loss       = NAN,
                                .per_s      = NAN,
                                .step_s     = NAN,
@@ -26,6 +27,12 @@ void progress_begin(Progress *p, const char *what, const char *unit, int64_t fir
                                .shown_s    = now_s,
                                .shown_step = -1,
                                .terminal   = log_is_terminal() };
+}
+
+void progress_begin_aside(Progress *p, const char *what, const char *unit, int64_t total)
+{
+    progress_begin(p, what, unit, 0, total);
+    p->is_aside = 1;
 }
 
 /* Of the steps alone: what comes before the first one is no part of the others. Negative: not known. */
@@ -49,7 +56,7 @@ static void describe(const Progress *p, int show, char *buf, size_t n)
     } else {
         str_append(buf, n, "step %lld", (long long)p->step);
     }
-    if ((show & SHOW_LOSS) && isfinite(p->loss)) str_append(buf, n, "  loss %.4f", p->loss);
+    if ((show & SHOW_LOSS) && isfinite(p->loss)) str_append(buf, n, "  %s %.4f", p->loss_name, p->loss);
     if ((show & SHOW_RATE) && isfinite(p->per_s))
         str_append(buf, n, "  %s %s", str_count(number, sizeof number, p->per_s), p->unit);
     if (!(show & SHOW_TIME) || p->total < 0) return;
@@ -119,6 +126,7 @@ void progress_update(Progress *p, int64_t step, double loss, double per_s, doubl
     p->step_s      = step_s;
     double now_s   = clock_now_s();
     double since_s = now_s - p->shown_s;
+    if (p->is_aside && (!p->terminal || now_s - p->begin_s < aside_after_s)) return;
     if (p->terminal) {
         int is_last = p->total >= 0 && step >= p->total;
         if (since_s < draw_every_s && !is_last && p->shown_step >= 0) return;
@@ -131,8 +139,21 @@ void progress_update(Progress *p, int64_t step, double loss, double per_s, doubl
     p->shown_s = now_s;
 }
 
+void progress_wait(const Progress *p)
+{
+    if (p->terminal) draw_bar(p);
+}
+
+void progress_count(Progress *p, int64_t step)
+{
+    double per_s = (double)step / MAX(clock_now_s() - p->begin_s, 1e-3);
+    progress_update(p, step, NAN, p->unit ? per_s : NAN, step > 0 ? 1 / per_s : NAN);
+}
+
 void progress_end(Progress *p)
 {
+    if (p->is_aside && p->shown_step < 0) return;
     if (p->terminal) log_status("");
+    if (p->is_aside) return;
     if (p->terminal || p->shown_step != p->step) print_line(p);
 }

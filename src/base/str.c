@@ -257,6 +257,8 @@ const char *str_duration(char *buf, size_t n, double time_s)
     long s = lround(time_s);
     if (s < 3600) {
         snprintf(buf, n, "%ld:%02ld", s / 60, s % 60);
+    } else if (s >= 48 * 3600) {
+        snprintf(buf, n, "%ldd %ldh", s / 86400, s / 3600 % 24);
     } else {
         snprintf(buf, n, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
     }
@@ -281,6 +283,25 @@ static int word_length(const char *s)
     const char *end = s[0] == '[' ? strchr(s, ']') : NULL;
     if (!end || end - s > SHORT) end = s;
     return (int)(end - s) + (int)strcspn(end, " ");
+}
+
+static int is_inside_char(char c) { return ((unsigned char)c & 0xc0) == 0x80; }
+
+int str_columns(const char *s)
+{
+    int n = 0;
+    for (; *s; s++) n += !is_inside_char(*s);
+    return n;
+}
+
+void str_print_padded(FILE *out, const char *text, int width)
+{
+    int n = 0;
+    for (; *text && (n < width || is_inside_char(*text)); text++) {
+        n += !is_inside_char(*text);
+        fputc(*text, out);
+    }
+    fprintf(out, "%*s", MAX(width - n, 0), "");
 }
 
 void str_print_wrapped(FILE *out, const char *text, int column, int indent)

@@ -48,10 +48,14 @@ int64_t str_parse_ids(const char *s, size_t n, const char *between, int64_t limi
 /* ---- For people; each returns buf. --------------------------------------------------------------------- */
 const char *str_bytes(char *buf, size_t n, double bytes);     /* "1.42 GiB" */
 const char *str_count(char *buf, size_t n, double count);     /* "553k", "1.31M" */
-const char *str_duration(char *buf, size_t n, double time_s); /* "0:42", "1:02:03" */
+const char *str_duration(char *buf, size_t n, double time_s); /* "0:42", "1:02:03", "11d 19h" */
 const char *str_double(char *buf, size_t n, double x);        /* shortest text that reads back to x */
 const char *str_plural(int64_t n);                            /* "", or "s" unless n is 1 */
 
+/* Characters of UTF-8 text, which is how many columns most of them take. */
+int str_columns(const char *s);
+/* Prints at most `width` characters of text, and spaces up to there. */
+void str_print_padded(FILE *out, const char *text, int width);
 /* Prints text in lines of at most 80 columns, broken at spaces, and ends the last one. The first line goes on
  * at `column`, the others begin at `indent`. A word that is too long has a line of its own. */
 void str_print_wrapped(FILE *out, const char *text, int column, int indent);

@@ -29,7 +29,26 @@ static const char *complete(const CmdFlag *flag, int n, const char *name)
     return found;
 }
 
-static int unknown_flag(const CmdFlag *flag, int n, const char *arg)
+/* "--steps 20" where "steps=20" is meant. value NULL: none. */
+static int refuse_key_as_option(const char *name, const char *value)
+{
+    char        key[80], buf[200];
+    const char *meant = key, *near = NULL;
+    str_copy(key, sizeof key, name + strlen("--"));
+    for (char *c = key; *c; c++) {
+        if (*c == '-') *c = '_';
+    }
+    if (schema_find(NULL, key) < 0) meant = schema_translate(NULL, key, buf, sizeof buf);
+    if (!meant && strlen(key) > 1) near = schema_nearest(NULL, key, 0, buf, sizeof buf);
+    if (near) return err_user("command line: %s: no such option (did you mean the key %s?)", name, near);
+    if (!meant) return err_user("command line: %s: no such option", name);
+    int has_value = value && !strchr(meant, ' '); /* "step_tokens or micro_batch" */
+    return err_user("command line: %s: no option but a recipe key: %s%s%.64s", name, meant,
+                    has_value ? "=" : "", has_value ? value : "");
+}
+
+/* value: what stands behind the option; NULL: nothing that could belong to it. */
+static int unknown_flag(const CmdFlag *flag, int n, const char *arg, const char *value, int takes_keys)
 {
     char name[80];
     str_copy(name, sizeof name, arg); /* cut short where it is no flag of ours anyway */
@@ -37,8 +56,9 @@ static int unknown_flag(const CmdFlag *flag, int n, const char *arg)
     StrNearest near          = str_nearest_begin(name);
     for (int i = 0; i < n; i++) str_nearest_offer(&near, flag[i].name);
     const char *meant = complete(flag, n, name);
-    if (!meant) meant = near.best;
+    if (!meant && (near.distance <= 1 || schema_find(NULL, name + strlen("--")) < 0)) meant = near.best;
     if (meant) return err_user("command line: %s: no such option (did you mean %s?)", name, meant);
+    if (takes_keys) return refuse_key_as_option(name, value);
     return err_user("command line: %s: no such option", name);
 }
 
@@ -48,13 +68,17 @@ static int list_flags(const CmdFlag *flag, int n)
     return err_user("command line: --help: not together with anything else");
 }
 
-static int take_flag(const CmdArgs *a, int *i, const CmdFlag *flag, int n_flag)
+static int take_flag(const CmdArgs *a, int *i, const CmdFlag *flag, int n_flag, int takes_keys)
 {
     const char    *arg = a->argv[*i], *eq = strchr(arg, '=');
-    size_t         len = eq ? (size_t)(eq - arg) : strlen(arg);
-    const CmdFlag *f   = find_flag(flag, n_flag, arg, len);
+    const char    *next = *i + 1 < a->argc ? a->argv[*i + 1] : NULL;
+    size_t         len  = eq ? (size_t)(eq - arg) : strlen(arg);
+    const CmdFlag *f    = find_flag(flag, n_flag, arg, len);
     if (!f && strcmp(arg, "--help") == 0) return list_flags(flag, n_flag);
-    if (!f) return unknown_flag(flag, n_flag, arg);
+    if (!f) {
+        const char *value = eq ? eq + 1 : next && !strchr(next, '=') && next[0] != '-' ? next : NULL;
+        return unknown_flag(flag, n_flag, arg, value, takes_keys);
+    }
     if (f->on) {
         if (eq) return err_user("command line: %s: takes no value", f->name);
         *f->on = 1;
@@ -62,7 +86,7 @@ static int take_flag(const CmdArgs *a, int *i, const CmdFlag *flag, int n_flag)
     }
     if (eq) {
         *f->value = eq + 1;
-    } else if (*i + 1 < a->argc) {
+    } else if (next) {
         *f->value = a->argv[++*i];
     } else {
         return err_user("command line: %s: needs a value", f->name);
@@ -94,14 +118,19 @@ int cmd_parse(const CmdArgs *a, const CmdFlag *flag, int n_flag, CmdTarget *out)
     for (int i = 0; i < a->argc; i++) {
         char *arg = a->argv[i];
         if (arg[0] == '-' && arg[1] == '-') {
-            TRY(take_flag(a, &i, flag, n_flag));
+            TRY(take_flag(a, &i, flag, n_flag, 1));
         } else if (strchr(arg, '=') && out->target) {
             TRY(refuse_option(flag, n_flag, arg));
             a->argv[n++] = arg;
         } else if (!out->target) {
             out->target = arg;
+        } else if (strchr(out->target, '=')) { /* a key came before the recipe */
+            a->argv[n++] = (char *)out->target;
+            out->target  = arg;
         } else {
-            return err_user("command line: %s: expected key=value", arg);
+            int is_text = find_flag(flag, n_flag, "--prompt", strlen("--prompt")) != NULL;
+            return err_user("command line: %s: expected key=value%s", arg,
+                            is_text ? " (a text goes behind --prompt)" : "");
         }
     }
     out->n_override = n;
@@ -114,7 +143,7 @@ int cmd_parse_words(const CmdArgs *a, const CmdFlag *flag, int n_flag)
     for (int i = 0; i < a->argc; i++) {
         char *arg = a->argv[i];
         if (arg[0] == '-' && arg[1] == '-') {
-            TRY(take_flag(a, &i, flag, n_flag));
+            TRY(take_flag(a, &i, flag, n_flag, 0));
         } else {
             a->argv[n++] = arg;
         }

@@ -29,11 +29,14 @@ static const char *const kept_files[] = {
 
 /* ---- The recipe ---------------------------------------------------------------------------------------- */
 
-/* What a recipe says beside the model's keys. */
+/* What a recipe says beside the model's keys. A step of pretraining (524288 tokens) would see a text of a
+ * megabyte more than once, and take a minute on a CPU even of a small model. */
+enum { FINE_TUNING_STEP = 65536 /* tokens */ };
+
 static void begin_recipe(const HfConfig *c, char *text, size_t n)
 {
     char    eos[256] = "", crop[32];
-    int64_t T = c->model.context, step = MAX(524288 / T, 1) * T;
+    int64_t T = c->model.context, step = MAX(FINE_TUNING_STEP / T, 1) * T;
     if (c->family == HF_VIT) {
         snprintf(text, n,
                  "task: image\nstep_samples: 256\ndata:\n  crop_fraction: %s\n  full_decode: true\n"

@@ -262,12 +262,17 @@ static int spool_text(const TrainConfig *c, const char *out, const char *field, 
     return rc < 0 ? rc : 1;
 }
 
-/* Trains into the folder out; a folder that was made for this is gone again after a failure. */
+/* Trains into the folder out; a folder that was made for this is gone again after a failure. A tokenizer that
+ * is there already may belong to shards and to a model. */
 static int train_into(TrainConfig *c, const char *out, const char *field, Tokenizer **t)
 {
-    char        path[PATH_MAX] = "";
+    char        path[PATH_MAX] = "", old[PATH_MAX];
     const char *one[]          = { path };
     int         is_new;
+    if (snprintf(old, sizeof old, "%s/tokenizer.json", out) >= (int)sizeof old)
+        return err_user("%s: the path is too long", out);
+    if (file_kind(old) != FILE_NONE)
+        return err_user("%s: is there already; name another folder, or remove it", old);
     TRY(folder_make_out(out, &is_new));
     folder_sweep(out, TMP_PREFIX);
     int spooled = spool_text(c, out, field, path);

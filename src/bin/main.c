@@ -66,7 +66,7 @@ static const Command commands[] = {
     { "check", cmd_check, "[--json] [--quick]", "this machine in a minute: versions, rates, links, disk" },
     { "info", cmd_info, "[--json]", "devices, versions, and why anything is not used" },
     { "version", cmd_version, "[--json]", "version, commit, compiler, and whether the CUDA half is there" },
-    { "help", cmd_help, "[KEY | COMMAND]", "what a recipe key means, what a command takes" },
+    { "help", cmd_help, "[KEY | SECTION | keys | COMMAND]", "what a recipe key means, what a command takes" },
 };
 
 static void usage(FILE *out)
@@ -135,7 +135,8 @@ static StrNearest nearest_command(const char *name)
 static int help_key(const CmdArgs *a)
 {
     const char *key = a->argc > 0 ? a->argv[0] : NULL;
-    if (key && a->argc == 1 && schema_find(NULL, key) < 0 && !schema_is_section(NULL, key)) {
+    if (key && a->argc == 1 && schema_find(NULL, key) < 0 && !schema_is_section(NULL, key) &&
+        strcmp(key, "keys") != 0) {
         StrNearest near = nearest_command(key);
         if (near.best && near.distance <= 1) {
             return err_user("command line: %s: neither a command nor a key (did you mean %s?)", key,
@@ -199,7 +200,8 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-v") == 0) argv[1] = "version";
     if (strcmp(argv[1], "help") == 0 && argc == 2) {
         usage(stdout);
-        printf("\nRecipe keys (brim help KEY for one):\n");
+        printf(
+            "\nrecipe keys (brim help model.layers: one of them; help model: a section; help keys: all)\n");
     }
     int rc = only_usage ? 0 : run_command(argc, argv, begin_s);
     log_close();

@@ -481,19 +481,48 @@ static void print_row(const SchemaRow *row, FILE *out)
     str_print_wrapped(out, type, fprintf(out, "    "), 4);
 }
 
+/* Length of the section's name; 0: a key of no section. */
+static size_t section_length(const SchemaRow *row)
+{
+    const char *dot = strchr(row->name, '.');
+    return dot ? (size_t)(dot - row->name) : 0;
+}
+
+/* The keys from row i on that are in its section, which has a name of len characters. */
+static void print_names(int i, size_t len, FILE *out)
+{
+    char        names[4096] = "";
+    const char *section     = schema_table[i].name;
+    for (; i < schema_count; i++) {
+        const SchemaRow *row = &schema_table[i];
+        if (section_length(row) == len && strncmp(row->name, section, len) == 0)
+            str_append(names, sizeof names, "%s%s", names[0] ? " " : "", row->name + len + (len > 0));
+    }
+    str_print_wrapped(out, names, fprintf(out, "  %-10.*s ", (int)len, section), 13);
+}
+
+void recipe_help_names(FILE *out)
+{
+    print_names(0, section_length(&schema_table[0]), out);
+    for (int i = 1; i < schema_count; i++) {
+        size_t len = section_length(&schema_table[i]);
+        if (len > 0 && strncmp(schema_table[i].name, schema_table[i - 1].name, len + 1) != 0)
+            print_names(i, len, out);
+    }
+}
+
 int recipe_help(const char *key, FILE *out)
 {
-    int row = key ? schema_find(NULL, key) : -1;
+    int    row = schema_find(NULL, key), is_all = strcmp(key, "keys") == 0;
+    size_t len = strlen(key);
     if (row >= 0) {
         print_row(&schema_table[row], out);
         return 0;
     }
-    if (key && !schema_is_section(NULL, key)) return refuse_key(NULL, "command line", key, 0);
+    if (!is_all && !schema_is_section(NULL, key)) return refuse_key(NULL, "command line", key, 0);
     for (int i = 0; i < schema_count; i++) {
-        size_t len = key ? strlen(key) : 0;
-        if (!key || (strncmp(schema_table[i].name, key, len) == 0 && schema_table[i].name[len] == '.')) {
-            print_row(&schema_table[i], out);
-        }
+        const char *name = schema_table[i].name;
+        if (is_all || (strncmp(name, key, len) == 0 && name[len] == '.')) print_row(&schema_table[i], out);
     }
     return 0;
 }

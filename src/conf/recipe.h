@@ -422,9 +422,11 @@ extern const char recipe_typed[];
  * could be written is for the caller to find, who knows the file's name. */
 void recipe_write(const Recipe *r, FILE *out);
 
-/* Prints type, default, bounds and help of one key, or of all (key NULL). Negative after err_user() for an
- * unknown key. */
+/* Prints type, default, bounds and help of one key, of a section's, or of all (key "keys"). Negative after
+ * err_user() for an unknown key. */
 int recipe_help(const char *key, FILE *out);
+/* Prints the names of all keys, a section a line. */
+void recipe_help_names(FILE *out);
 
 /* memory_limit in bytes for a device with total_bytes; total_bytes when none is set. */
 size_t recipe_memory_limit(const Recipe *r, size_t total_bytes);

@@ -35,6 +35,7 @@ struct Remote {
     RemoteLayout  *layout; /* [n_worker] */
     int64_t        restarts;
     char           script[512], program[512];
+    char           said[1024]; /* the last reason in the log */
 };
 
 /* ---- memory -------------------------------------------------------------------------------------------- */
@@ -86,20 +87,22 @@ static int write_layout(const RemoteLayout *l, int n_obs, char *buf, size_t cap)
     return str_append(buf, cap, "\n");
 }
 
-/* Moves the pending error into why. Of a traceback the log gets all and why the last line, which names the
- * error. */
-static void take_reason(const Remote *r, char *why, size_t n)
+/* Moves the pending error into why. Of a traceback why gets the last line, which names the error, and the
+ * log gets all, unless it has just had the same one. */
+static void take_reason(Remote *r, char *why, size_t n)
 {
     const char *text = err_get(), *last = text;
-    size_t      len = strlen(text);
+    size_t      len     = strlen(text);
+    int         is_said = strcmp(r->said, text) == 0;
+    str_copy(r->said, sizeof r->said, text);
     while (len > 0 && text[len - 1] == '\n') len--;
     for (size_t i = 0; i < len; i++) {
         if (text[i] != '\n') continue;
-        if (last == text) log_warn("environment %s:", r->conf.name);
-        log_warn("%.*s", (int)(text + i - last), last);
+        if (last == text && !is_said) log_warn("environment %s:", r->conf.name);
+        if (!is_said) log_warn("%.*s", (int)(text + i - last), last);
         last = text + i + 1;
     }
-    if (last != text) log_warn("%.*s", (int)(text + len - last), last);
+    if (last != text && !is_said) log_warn("%.*s", (int)(text + len - last), last);
     str_quote(why, n, last, (size_t)(text + len - last));
     err_clear();
 }

@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "base/str.h"
 
 #include <math.h>
@@ -129,6 +130,9 @@ typedef struct {
     int      data_ok;  /* 0: a batch could not be had */
     int      mixed;    /* 1: a program ran that feeds nothing */
     unsigned pending;  /* losses since the last update, as bits */
+    char     what[48]; /* of the bar */
+    Progress bar;      /* of the outermost loop that is walked: on a CPU one step may take minutes */
+    int      has_bar;  /* 1: taken by that loop */
 } Walk;
 
 enum { WALK_STOP = 1, WALK_LEAVE = 2 };
@@ -170,6 +174,20 @@ static int ask_until(Walk *w)
     return s->flag[slot] != 0;
 }
 
+/* 1: the bar is now that of the loop with so many turns. */
+static int begin_bar(Walk *w, int64_t n_turn)
+{
+    if (w->has_bar || n_turn < 2) return 0;
+    progress_begin_aside(&w->bar, w->what, NULL, n_turn);
+    return w->has_bar = 1;
+}
+
+static void end_bar(Walk *w)
+{
+    progress_end(&w->bar);
+    w->has_bar = 0;
+}
+
 static int walk_rows(Walk *w, const Schedule *sch, int first, int last);
 
 static int run_program(Walk *w, const ScheduleRow *row)
@@ -207,13 +225,14 @@ static int walk_rows(Walk *w, const Schedule *sch, int first, int last)
     for (int i = first; i < last;) {
         int end = i + 1;
         while (end < last && sch->row[end].depth > sch->row[i].depth) end++;
-        int is_loop = end > i + 1;
-        for (int64_t turn = 0; turn < sch->row[i].times; turn++) {
-            int rc = walk_row(w, sch, i, end, turn);
-            if (rc < 0 || rc == WALK_LEAVE) return rc;
-            if (rc == WALK_STOP && !is_loop) return rc; /* ends the loop that this row belongs to */
-            if (rc == WALK_STOP) break;
+        int is_loop = end > i + 1, has_bar = begin_bar(w, sch->row[i].times), rc = 0;
+        for (int64_t turn = 0; turn < sch->row[i].times && rc == 0; turn++) {
+            if (has_bar) progress_count(&w->bar, turn);
+            rc = walk_row(w, sch, i, end, turn);
         }
+        if (has_bar) end_bar(w);
+        if (rc == WALK_STOP && is_loop) rc = 0;
+        if (rc != 0) return rc; /* WALK_STOP ends the loop that this row belongs to */
         i = end;
     }
     return 0;
@@ -277,6 +296,7 @@ int step_begin(Stepper *s, int64_t step, double lr)
     memset(s->n_report[ring], 0, sizeof s->n_report[ring]);
     TRY(begin_state(s, step, lr));
     Walk w = { .s = s, .feed = &s->feed, .step = step };
+    snprintf(w.what, sizeof w.what, "step %lld of %lld", (long long)step + 1, (long long)j->recipe.steps);
     if (j->own_state) memcpy(s->own_before, j->own_state, j->task->own_state_bytes);
     int rc = walk_rows(&w, &j->step, 0, j->step.n);
     if (rc < 0 && j->own_state) memcpy(j->own_state, s->own_before, j->task->own_state_bytes);
@@ -352,12 +372,16 @@ int step_evaluate(Stepper *s, Feed *val, const Source *src, TaskEval *out)
     Job    *j                    = s->job;
     int64_t n_target[LOSS_SLOTS] = { 0 }, rank = comm_rank(j->comm), world = comm_world(j->comm);
     int64_t n_batch = (src->n_sample + j->fields.B - 1) / j->fields.B;
-    Walk    w       = { .s = s, .feed = val, .step = -1, .n_target = n_target, .data_ok = 1 };
-    int     rc      = 0;
+    Walk    w = { .s = s, .feed = val, .step = -1, .n_target = n_target, .data_ok = 1, .what = "evaluation" };
+    int     rc = 0, has_bar = begin_bar(&w, n_batch);
     TRY(j->dev->vt->sync(j->dev)); /* the ring's entry is free */
     TRY(upload_in(s, &(StepIn){ .loss_scale = 1.0f }, 0));
     j->may_leave = 1; /* a part of an evaluation is dropped: nothing is lost */
-    for (int64_t i = 0; i < n_batch && rc == 0; i += world) rc = evaluate_turn(&w, i + rank < n_batch);
+    for (int64_t i = 0; i < n_batch && rc == 0; i += world) {
+        if (has_bar) progress_count(&w.bar, i);
+        rc = evaluate_turn(&w, i + rank < n_batch);
+    }
+    if (has_bar) end_bar(&w);
     j->may_leave = 0;
     if (rc < 0) return -1;
     TRY(feed_drain(val));

@@ -193,7 +193,8 @@ static int take_result(Run *run, StepOut *out)
         metrics_step(&run->metrics, run->task, &m, out);
     }
     /* The first step of a start takes longer than the others will. */
-    progress_update(&run->progress, run->at.step, out->loss, m.per_s,
+    double shown = run->task->shown ? run->task->shown(j) : out->loss;
+    progress_update(&run->progress, run->at.step, shown, m.per_s,
                     run->pace.n_step > 1 ? run->pace.step_s : NAN);
     return 0;
 }
@@ -282,8 +283,8 @@ static int train_loop(Run *run, int stop)
         int     left = fill_queue(run);
         if (left < 0) return -1;
         if (left > 0) {
-            log_info("%s received: leaving after step %lld; the same command goes on from here", asked_by(),
-                     (long long)run->at.step);
+            log_info("%s received: leaving after step %lld; brim train %s goes on from here", asked_by(),
+                     (long long)run->at.step, run->dir.path);
             return ask_ranks(run);
         }
         TRY(take_result(run, &out));
@@ -296,7 +297,8 @@ static int train_loop(Run *run, int stop)
         }
         if (run->queued == run->at.step) TRY(at_boundary(run, &stop));
         if (run->asked.signal && run->queued == run->at.step) {
-            log_info("%s received: saving and leaving; the same command goes on from here", asked_by());
+            log_info("%s received: saving and leaving; brim train %s goes on from here", asked_by(),
+                     run->dir.path);
             stop = 1;
         }
     }
@@ -419,6 +421,8 @@ static int run_to_end(Run *run, const TrainOptions *opt)
     progress_begin(&run->progress, run->is_look ? "look" : "train", rate, run->at.step,
                    run->is_look ? -1 : run->r->steps);
     if (run->r->budget_s > 0) run->progress.end_s = run->begin_s + run->r->budget_s - run->at.elapsed_s;
+    if (run->task->shown) run->progress.loss_name = run->task->shown_name;
+    progress_wait(&run->progress); /* the first step may take minutes */
     if (train_loop(run, stop) < 0 || (run->at.step >= run->begin && finish(run) < 0)) {
         save_what_is(run);
         return -1;

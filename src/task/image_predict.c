@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "base/str.h"
 #include "data/image_source.h"
 #include "file/image_write.h"
@@ -137,6 +138,7 @@ static int answer(Predict *p, const ImageSet *set, const Placed *at, int n)
         rank(p, row, order, top);
         count(p, at[b].label, order, top);
         if (!at[b].shown) continue;
+        log_status(""); /* the answer stands where the bar was */
         say(p, file, at[b].label, row, order);
         if (p->opt->picture) rc = draw(p, b, at[b].label, row, order);
     }
@@ -166,9 +168,11 @@ static int is_shown(int64_t i, int64_t n, int64_t n_shown)
 
 static int predict_set(Predict *p, const ImageSet *set)
 {
-    int64_t n = image_set_len(set), B = p->j->fields.B, k = 0;
-    Placed *at = mem_alloc(sizeof *at * (size_t)B);
-    int     rc = at ? 0 : err_sys("memory for answers");
+    int64_t  n = image_set_len(set), B = p->j->fields.B, k = 0;
+    Placed  *at = mem_alloc(sizeof *at * (size_t)B);
+    int      rc = at ? 0 : err_sys("memory for answers");
+    Progress bar;
+    progress_begin_aside(&bar, "predict", "samples/s", n);
     for (int64_t i = 0; i < n && rc == 0; i++) {
         rc          = fill(p, set, i, k, &at[k]);
         at[k].shown = is_shown(i, n, p->opt->n_shown);
@@ -176,8 +180,10 @@ static int predict_set(Predict *p, const ImageSet *set)
         if (rc == 0 && (k == B || i + 1 == n)) {
             rc = answer(p, set, at, (int)k);
             k  = 0;
+            progress_count(&bar, i + 1);
         }
     }
+    progress_end(&bar);
     free(at);
     if (rc == 0 && p->opt->n_shown > 0 && p->opt->n_shown < n)
         fprintf(p->out, "%lld of %lld samples are shown (--show N)\n", (long long)p->opt->n_shown,
@@ -203,7 +209,8 @@ static void print_table(const Predict *p)
     for (int c = 0; c < p->n_class; c++) {
         int64_t n;
         double  right = class_accuracy(p, c, &n);
-        fprintf(p->out, "%2d %-13.13s", c, name_of(p, c, buf));
+        fprintf(p->out, "%2d ", c);
+        str_print_padded(p->out, name_of(p, c, buf), 13);
         if (n > 0) {
             fprintf(p->out, " %5.1f%%", 100 * right);
         } else {

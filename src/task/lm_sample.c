@@ -250,6 +250,7 @@ static int gen_batches(Gen *g, FILE *out)
     }
     int64_t added = 0;
     for (int i = 0; i < p->n_prompt; i++) added += all[i].n - all[i].n_prompt;
+    fflush(out); /* the rate stands behind the text, also where both go to one place */
     if (rc == 0 && g->opt->rate)
         fprintf(stderr, "%lld new tokens in %.3f s: %.1f tokens/s\n", (long long)added, g->time_s,
                 (double)added / g->time_s);

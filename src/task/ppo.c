@@ -340,6 +340,13 @@ static Rates rates_of(const Job *j)
     return r;
 }
 
+/* The loss of a policy goes up and down while it learns. */
+static double ppo_shown(const Job *j)
+{
+    const Ppo *p = ppo_of(j);
+    return mean_last(p->host.last_return, p->host.n_episode);
+}
+
 static int ppo_numbers(Job *j, TaskNumber *out)
 {
     Rates  rates = rates_of(j);
@@ -454,6 +461,8 @@ const Task task_ppo = {
     .open_train     = ppo_open_train,
     .open_val       = ppo_open_val,
     .numbers        = ppo_numbers,
+    .shown_name     = "return",
+    .shown          = ppo_shown,
     .summary        = ppo_summary,
     .before_save    = ppo_before_save,
     .after_load     = ppo_after_load,

@@ -169,6 +169,10 @@ struct Task {
      * many. A task that has this function has nothing queued ahead, so the function may read the device.
      * Negative after err_set(). NULL: none. */
     int (*numbers)(Job *j, TaskNumber *out);
+    /* What a line of progress shows of a step in place of the loss, where that says little: its name, and the
+     * number, NAN while there is none. NULL: the loss. */
+    const char *shown_name;
+    double (*shown)(const Job *j);
     /* Says at the end of a run what was measured. mfu: share of the peak FLOP/s in the last steps, NAN when
      * unknown. NULL: nothing. */
     void (*summary)(Job *j, double mfu);

@@ -227,18 +227,18 @@ static int value_of(const char *recipe, const char *want, char *buf)
     return has;
 }
 
-/* At most n bytes: of a longer value the end, where paths differ. */
+/* At most n columns: of a longer value the end, where paths differ. */
 static void shorten(char *cell, const char *value, int n)
 {
-    const char *end = value + strlen(value);
-    n               = MIN(n, CELL - 1);
-    if (end - value <= n) {
+    const char *cut = "...", *end = value;
+    if (str_columns(value) <= n && strlen(value) < CELL) {
         str_copy(cell, CELL, value);
         return;
     }
-    end -= n - (int)strlen("...");
+    int most = n - (int)strlen(cut);
+    while (*end && (str_columns(end) > most || strlen(end) + strlen(cut) >= CELL)) end++;
     while (((unsigned char)*end & 0xc0) == 0x80) end++; /* not into a character */
-    snprintf(cell, CELL, "...%s", end);
+    snprintf(cell, CELL, "%s%s", cut, end);
 }
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
@@ -246,7 +246,10 @@ static void shorten(char *cell, const char *value, int n)
 static void put_row(FILE *out, const char *label, char cell[][CELL], const int *width, int n)
 {
     fprintf(out, "%-*s ", LABEL, label);
-    for (int i = 0; i < n; i++) fprintf(out, "%s%-*s", i ? "  " : "", i == n - 1 ? 0 : width[i], cell[i]);
+    for (int i = 0; i < n; i++) {
+        if (i > 0) fputs("  ", out);
+        str_print_padded(out, cell[i], i == n - 1 ? str_columns(cell[i]) : width[i]);
+    }
     fputc('\n', out);
 }
 
@@ -272,10 +275,11 @@ static void put_key(FILE *out, const Compared *c, const int *width, int n, const
     put_row(out, key, cell, width, n);
 }
 
-static void put_differences(FILE *out, const Compared *c, const int *width, int n)
+/* 1: the seed is the only key that differs. */
+static int put_differences(FILE *out, const Compared *c, const int *width, int n)
 {
     char key[96], value[VALUE], seen[VALUE];
-    int  n_shown = 0;
+    int  n_shown = 0, is_seed = 1;
     for (int r = 0; r < n; r++) {
         const char *at          = c[r].recipe;
         char        section[48] = "";
@@ -285,9 +289,52 @@ static void put_differences(FILE *out, const Compared *c, const int *width, int 
             if (skip || !is_different(c, n, key)) continue;
             if (n_shown++ == 0) fprintf(out, "\nkeys that differ\n");
             put_key(out, c, width, n, key);
+            is_seed &= strcmp(key, "seed") == 0;
         }
     }
     if (n_shown == 0 && n > 1) fprintf(out, "\nno key of the recipes differs\n");
+    return n_shown > 0 && is_seed;
+}
+
+static double best_of(const Compared *c)
+{
+    const RunFacts *f = &c->view->facts;
+    double          at;
+    return series_extreme(c->series, facts_best(f), facts_best_larger(f), &at);
+}
+
+static double newest_of(const Compared *c) { return series_last(c->series, facts_best(&c->view->facts)); }
+
+/* "240.65 +- 111.85": mean and sample deviation. */
+static void put_mean(FILE *out, const char *what, const Compared *c, int n,
+                     double (*value)(const Compared *c))
+{
+    double sum = 0, squares = 0;
+    for (int i = 0; i < n; i++) sum += value(&c[i]);
+    for (int i = 0; i < n; i++) squares += (value(&c[i]) - sum / n) * (value(&c[i]) - sum / n);
+    fprintf(out, "%s %.4f +- %.4f", what, sum / n, sqrt(squares / (n - 1)));
+}
+
+/* Runs that differ in the seed alone are draws of one experiment. */
+static void put_seeds(FILE *out, const Compared *c, int n)
+{
+    char name[SERIES_NAME];
+    for (int i = 0; i < n; i++) {
+        if (isnan(newest_of(&c[i])) || series_step(c[i].series) != series_step(c[0].series)) return;
+    }
+    fprintf(out, "\n%s of %d seeds, mean +- deviation: ",
+            facts_measure_name(facts_best(&c->view->facts), name, sizeof name), n);
+    put_mean(out, "last", c, n, newest_of);
+    put_mean(out, ", best", c, n, best_of);
+    fputc('\n', out);
+}
+
+/* 1: there is nothing in the row. */
+static int is_empty(char cell[][CELL], int n)
+{
+    int n_empty = 0;
+    for (int i = 0; i < n; i++) n_empty += strcmp(cell[i], "n/a") == 0;
+    return n_empty == n;
 }
 
 /* Runs of several folders are told apart by their folders. */
@@ -321,23 +368,23 @@ static void put_table(FILE *out, const Compared *c, int n)
     for (int i = 0; i < n; i++) {
         for (int r = 0; r < ARRAY_LEN(rows); r++) {
             rows[r].cell(&c[i], cell[i]);
-            width[i] = MAX(width[i], (int)strlen(cell[i]));
+            width[i] = MAX(width[i], str_columns(cell[i]));
         }
         for (int o = 0; o < n_other; o++) {
             cell_other(&c[i], other[o], cell[i]);
-            width[i] = MAX(width[i], (int)strlen(cell[i]));
+            width[i] = MAX(width[i], str_columns(cell[i]));
         }
         title_of(c, n, i, cell[i]);
-        width[i] = MAX(width[i], (int)strlen(cell[i]));
+        width[i] = MAX(width[i], str_columns(cell[i]));
     }
     put_row(out, "", cell, width, n);
     for (int r = 0; r < ARRAY_LEN(rows); r++) {
         for (int i = 0; i < n; i++) rows[r].cell(&c[i], cell[i]);
-        put_row(out, rows[r].label, cell, width, n);
+        if (!is_empty(cell, n)) put_row(out, rows[r].label, cell, width, n);
         if (rows[r].cell == cell_best) put_others(out, c, width, n);
     }
     put_targets(out, c, n);
-    put_differences(out, c, width, n);
+    if (put_differences(out, c, width, n)) put_seeds(out, c, n);
 }
 
 static int put_json(FILE *out, const Compared *c, int n)
