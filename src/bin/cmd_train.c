@@ -34,7 +34,7 @@ int cmd_train(const CmdArgs *a)
     opt.version = version;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(inherit_load(&t, opt.fresh, &r));
-    TRY(task_complete(&r, 1));
+    TRY(task_complete(&r, DATA_OPENED_NEXT));
     TRY(runwatch_check(&r));
     RunWatch *watch   = runwatch_create(&r, getenv("BRIM_NVML"));
     Watcher   watcher = runwatch_watcher(watch);

@@ -534,6 +534,7 @@ const Task task_latent = {
     .has_val        = pairs_has_val,
     .open_train     = pairs_open_train,
     .open_val       = pairs_open_val,
+    .fit            = pairs_fit,
     .ask            = latent_ask,
     .sample         = latent_sample,
     .after_load     = latent_after_load,

@@ -22,7 +22,7 @@ Recipe *whatif_recipe(const RecipeFrom *from, const char (*key)[WHATIF_KEY], int
     n += from->n_override;
     int rc = from->extra ? recipe_load_task(r, from->extra, from->path, n, all)
                          : recipe_load_without_data(r, from->path, n, all);
-    if (rc == 0 && from->task->complete) rc = from->task->complete(r, 0);
+    if (rc == 0 && from->task->complete) rc = from->task->complete(r, DATA_ELSEWHERE);
     if (rc == 0) return r;
     free(r);
     return NULL;
