@@ -490,6 +490,8 @@ static int latent_begin(Job *j)
     return 0;
 }
 
+static double *latent_share(Recipe *r) { return &r->latent.share; }
+
 /* ---- the task ----------------------------------------------------------------------------------------- */
 
 static const TaskLoss losses[] = { [PAIR_LOSS]        = { .name = "answer" },
@@ -535,6 +537,7 @@ const Task task_latent = {
     .open_train     = pairs_open_train,
     .open_val       = pairs_open_val,
     .fit            = pairs_fit,
+    .share          = latent_share,
     .ask            = latent_ask,
     .sample         = latent_sample,
     .after_load     = latent_after_load,

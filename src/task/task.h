@@ -158,6 +158,9 @@ struct Task {
     /* Fills in keys that follow from open sources, of which val may be NULL; complete() was called with
      * DATA_OPENED_NEXT. NULL: none. */
     void (*fit)(Recipe *r, const Source *train, const Source *val);
+    /* Where fit() leaves the part of their longest rows that the data need: a plan for them can then be made
+     * without them. 0: not known. NULL: none. */
+    double *(*share)(Recipe *r);
 
     /* ---- a run ---- */
 

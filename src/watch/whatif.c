@@ -52,6 +52,7 @@ int whatif_plan(WhatIf *out, const RecipeFrom *from, const RunFacts *f, const ch
     size_t    room = (size_t)(room_bytes > 0 ? room_bytes : f->plan.room_bytes);
     ChooseFor what = { from->task, r, f->plan.capability > 0 ? dev_cuda_plan() : dev_cpu(),
                        (int)f->plan.capability, JOB_TRAIN };
+    if (from->task->share && f->plan.data_share > 0) *from->task->share(r) = f->plan.data_share;
     if (f->plan.world > 1) r->step_samples /= (int64_t)f->plan.world;
     int rc = choose_plan(&c, &what, &m, (ChooseRoom){ room, recipe_memory_limit(r, m.mem_bytes) });
     if (rc == 0) rc = build_create(&j, from->task, r, &c.row[c.best].choice, JOB_TRAIN, what.vt);
