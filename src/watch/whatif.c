@@ -57,13 +57,14 @@ int whatif_plan(WhatIf *out, const RecipeFrom *from, const RunFacts *f, const ch
     int rc = choose_plan(&c, &what, &m, (ChooseRoom){ room, recipe_memory_limit(r, m.mem_bytes) });
     if (rc == 0) rc = build_create(&j, from->task, r, &c.row[c.best].choice, JOB_TRAIN, what.vt);
     if (rc == 0) {
-        Machine work = m;
-        work.op_s    = 0;
-        *out         = (WhatIf){ .step_s      = choose_step_cost(j, &m).step_s,
-                                 .work_s      = choose_step_cost(j, &work).step_s,
-                                 .repeat_s    = planfacts_repeat_s(j, &m),
-                                 .total_bytes = (double)store_total_bytes(&j->store),
-                                 .choice      = j->choice };
+        Machine work   = m;
+        work.op_s      = 0;
+        work.product_s = 0;
+        *out           = (WhatIf){ .step_s      = choose_step_cost(j, &m).step_s,
+                                   .work_s      = choose_step_cost(j, &work).step_s,
+                                   .repeat_s    = planfacts_repeat_s(j, &m),
+                                   .total_bytes = (double)store_total_bytes(&j->store),
+                                   .choice      = j->choice };
         if (!(f->plan.capability > 0)) divide_of(&out->divide, j);
     }
     build_destroy(j);
