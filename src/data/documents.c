@@ -33,7 +33,9 @@ struct Documents {
     Input          *input;
     int             n_input, cap_input, at; /* at: the input that is open, or next */
     int64_t         size_bytes, taken;      /* taken: of inputs before `at` */
-    int             unknown;                /* there is an input whose size is not known */
+    const char     *first_json; /* of n_json inputs whose name says JSON, and which are read as text */
+    int             n_json;
+    int             unknown; /* there is an input whose size is not known */
     XXH64_state_t   hash;
 
     Stream *stream;
@@ -60,8 +62,8 @@ static int add_input(Documents *d, const char *path, const struct stat *st)
     d->input[d->n_input++] = (Input){ arena_strdup(&d->arena, path), size };
     if (size < 0) d->unknown = 1;
     d->size_bytes += MAX(size, 0);
-    if (d->cfg.format == DOCUMENTS_AUTO && !d->cfg.quiet && str_ends_with(path, ".json"))
-        log_warn("%s: is read as plain text: JSON lines have the name *.jsonl", path);
+    if (d->cfg.format == DOCUMENTS_AUTO && str_ends_with(path, ".json") && d->n_json++ == 0)
+        d->first_json = d->input[d->n_input - 1].path;
     struct stat none = { 0 };
     if (!st) st = &none;
     int64_t     fact[5] = { size, (int64_t)st->st_dev, (int64_t)st->st_ino, (int64_t)st->st_mtim.tv_sec,
@@ -157,6 +159,15 @@ static int add_path(Documents *d, const char *path)
     return d->n_input > before ? 0 : err_user("%s: there is no text in this folder", path);
 }
 
+/* One line, however many there are. */
+static void warn_json(const Documents *d)
+{
+    char more[48] = "";
+    if (d->n_json == 0 || d->cfg.quiet) return;
+    if (d->n_json > 1) snprintf(more, sizeof more, " and %d other *.json", d->n_json - 1);
+    log_warn("%s%s: read as plain text: JSON lines have the name *.jsonl", d->first_json, more);
+}
+
 int documents_open(Documents **out, const DocumentsConfig *cfg)
 {
     Documents *d  = mem_zeroed(1, sizeof *d);
@@ -170,6 +181,7 @@ int documents_open(Documents **out, const DocumentsConfig *cfg)
         documents_close(d);
         return -1;
     }
+    warn_json(d);
     *out = d;
     return 0;
 }
