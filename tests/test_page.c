@@ -316,7 +316,7 @@ static void test_compare(void **state)
     json_decref(root);
     free(t);
     assert_true(compare_print(&absent, 1, 0, stdout) < 0);
-    assert_non_null(strstr(err_get(), "command line: oen: no such run in "));
+    assert_non_null(strstr(err_get(), "command line: oen: no such run (there is none in "));
     err_clear();
 }
 

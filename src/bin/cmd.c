@@ -31,15 +31,15 @@ static const char *complete(const CmdFlag *flag, int n, const char *name)
 
 static int unknown_flag(const CmdFlag *flag, int n, const char *arg)
 {
-    char name[80];
+    char name[80], hint[128];
     str_copy(name, sizeof name, arg); /* cut short where it is no flag of ours anyway */
     name[strcspn(name, "=")] = '\0';
     StrNearest near          = str_nearest_begin(name);
     for (int i = 0; i < n; i++) str_nearest_offer(&near, flag[i].name);
     const char *meant = complete(flag, n, name);
-    if (!meant) meant = near.best;
-    if (meant) return err_user("command line: %s: no such option (did you mean %s?)", name, meant);
-    return err_user("command line: %s: no such option", name);
+    if (meant) near.best = meant;
+    return err_user("command line: %s: no such option%s", name,
+                    str_nearest_hint(&near, NULL, hint, sizeof hint));
 }
 
 static int list_flags(const CmdFlag *flag, int n)

@@ -116,11 +116,14 @@ const Machine *machine_find(const char *s)
 
 const Machine *machine_asked(const char *key)
 {
-    char           known[160];
+    char           known[160], hint[200];
     const Machine *m = machine_find(key);
     if (m) return m;
+    StrNearest near = str_nearest_begin(key);
+    for (int i = 0; i < ARRAY_LEN(machines); i++) str_nearest_offer(&near, machines[i].key);
     machine_list_fitting(known, sizeof known, 0);
-    err_user("command line: --gpu: '%s' is not known (known: %s)", key, known);
+    err_user("command line: --gpu: %s: no such GPU%s", key,
+             str_nearest_hint(&near, known, hint, sizeof hint));
     return NULL;
 }
 

@@ -72,7 +72,7 @@ RunView *runs_find(Runs *r, const char *name)
 
 RunView *runs_need(Runs *r, const char *name)
 {
-    char     shown[128], recipe[1400];
+    char     shown[128], recipe[1400], where[1100];
     RunView *v = runs_find(r, name);
     if (v) return v;
     str_quote(shown, sizeof shown, name, strlen(name));
@@ -80,7 +80,11 @@ RunView *runs_need(Runs *r, const char *name)
     if (access(recipe, F_OK) == 0) {
         err_user("command line: %s: this run has no steps yet", shown);
     } else {
-        err_user("command line: %s: no such run in %s", shown, r->base);
+        StrNearest near = str_nearest_begin(name);
+        for (int i = 0; i < r->n_run; i++) str_nearest_offer(&near, r->run[i]->name);
+        snprintf(where, sizeof where, "there is none in %s", r->base);
+        err_user("command line: %s: no such run%s", shown,
+                 str_nearest_hint(&near, where, recipe, sizeof recipe));
     }
     return NULL;
 }
