@@ -41,6 +41,12 @@ async function desktop(context, plain) {
   }
   verdict('the loss moves' + tag, before.n > 200 && after.n > 200 && before.sum !== after.sum, JSON.stringify([before, after]));
 
+  const logOf = () => page.evaluate(() => (document.querySelector('[data-file="log.txt"] pre') || {}).textContent || '');
+  await page.evaluate(() => { const d = document.querySelector('[data-file="log.txt"]'); if (d) d.open = true; });
+  const early = (await logOf()).split('\n').length;
+  const grew = await until(page, n => document.querySelector('[data-file="log.txt"] pre').textContent.split('\n').length > n, early);
+  verdict('the log grows, open as it is' + tag, grew && await page.evaluate(() => document.querySelector('[data-file="log.txt"]').open), String(early));
+
   const light = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   await page.click('#theme');
   const dark = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);

@@ -223,8 +223,13 @@ static void str_distance(void **state)
     StrNearest near = str_nearest_begin("quickstrat");
     str_nearest_offer(&near, "leaderboard");
     assert_null(near.best);
+    char hint[64];
+    assert_string_equal(str_nearest_hint(&near, "see list", hint, sizeof hint), " (see list)");
+    assert_string_equal(str_nearest_hint(&near, NULL, hint, sizeof hint), "");
     str_nearest_offer(&near, "quickstart");
     assert_string_equal(near.best, "quickstart");
+    assert_string_equal(str_nearest_hint(&near, "see list", hint, sizeof hint),
+                        " (did you mean quickstart?)");
 }
 
 /* ---- file ---------------------------------------------------------------------------------------------- */

@@ -18,7 +18,8 @@ done <<<"$("$brim" data --help | sed -nE 's/^brim data (tokenizer [a-z]+|[a-z]+)
 verdict "data tokenizer --help has all of its parts" $? "$(cat a)"
 for c in "data shwo --help" "help data shwo"; do
     "$brim" $c >a 2>err; rc=$?
-    [ $rc -eq 2 ] && [ ! -s a ] && grep -q "^command line: data: there is no 'shwo' (did you mean show?)$" err
+    [ $rc -eq 2 ] && [ ! -s a ] &&
+        grep -q "^command line: data: shwo: no such command (did you mean show?)$" err
     verdict "$c" $? "exit code $rc: $(cat a err)"
 done
 "$brim" sample --help | grep -q '^  --temperature  *0: '
@@ -220,8 +221,8 @@ says "help of a mistyped command" "command line: traim: neither a command nor a 
     help traim
 says "help of a mistyped key" "command line: stepz: unknown key (did you mean steps?)" help stepz
 says "help of two words" "command line: plan: help takes one key or command" help train plan
-says "a slip in the verb of trace" "command line: trace sumarize: no such thing (did you mean summarize?)" \
-    trace sumarize tiny
+says "a slip in the verb of trace" \
+    "command line: trace: sumarize: no such command (did you mean summarize?)" trace sumarize tiny
 says "an unknown pattern of words" \
     "command line: --pattern: 'gpt3' is none of gpt2, cl100k, llama3, qwen2, o200k" \
     data tokenizer train tiny.yaml --vocab 300 --out tok --pattern gpt3

@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "task/latent.h"
 #include "task/lm.h"
 #include "task/ppo.h"
 #include "watch/doctor.h"
@@ -637,6 +638,31 @@ static void what_is_not_measured_is_no_zero(void **state)
     leave(v);
 }
 
+/* A latent recipe is planned with the rows that its data needed, not with those of padded prompts. */
+static void data_are_not_read_again(void **state)
+{
+    char     path[200];
+    WhatIf   run, padded;
+    RunFacts f;
+    path_of(path, sizeof path, ".", "latent.yaml");
+    FILE *out = fopen(path, "w");
+    assert_non_null(out);
+    fputs("task: latent\nstep_samples: 64\nmicro_batch: 64\nmodel.vocab: 256\nmodel.context: 4096\n"
+          "model.pos: rope\nencoder.bytes: 2048\nlatent.llm: gone\n"
+          "latent.pairs: jsonl\nlatent.prompt: 1024\n"
+          "data.train: gone.jsonl\n",
+          out);
+    fclose(out);
+    const RecipeFrom from = { .task = &task_latent, .path = path };
+    facts_init(&f);
+    f.plan.threads    = 1;
+    f.plan.room_bytes = f.plan.total_bytes = 64e9;
+    if (whatif_plan(&padded, &from, &f, NULL, 0, 0) < 0) fail_msg("%s", err_get());
+    f.plan.data_share = 0.25;
+    if (whatif_plan(&run, &from, &f, NULL, 0, 0) < 0) fail_msg("%s", err_get());
+    assert_true(run.total_bytes < 0.8 * padded.total_bytes && run.step_s < 0.8 * padded.step_s);
+}
+
 static void the_changed_recipe_has_the_changes(void **state)
 {
     char    path[200];
@@ -800,6 +826,7 @@ int main(void)
         cmocka_unit_test(a_cpu_is_not_offered_all_memory),
         cmocka_unit_test(precisions_with_tensor_cores_are_left_alone),
         cmocka_unit_test(what_is_not_measured_is_no_zero),
+        cmocka_unit_test(data_are_not_read_again),
         cmocka_unit_test(the_changed_recipe_has_the_changes),
         cmocka_unit_test(samples_are_kept_and_shown),
         cmocka_unit_test(names_of_pictures_are_checked),

@@ -6,6 +6,7 @@
 #include "env/envlib.h"
 #include "env/gif.h"
 #include "env/pictures.h"
+#include "env/remote.h"
 #include "env/rows.h"
 
 #include <float.h>
@@ -64,6 +65,15 @@ static void one_line(const char *line, int *seen)
     if (n_state == 4 && strcmp(name, "cartpole") == 0) assert_true(obs[2] == (float)state[2]);
     b->api->destroy(env);
     seen[b - builtin_at(0)]++;
+}
+
+/* 64 workers that import a package on two cores take 32 times as long as one. */
+static void test_start_limit(void **unused)
+{
+    assert_true(remote_start_limit(60, 1, 2) == 60 && remote_start_limit(60, 2, 2) == 60);
+    assert_true(remote_start_limit(60, 64, 2) == 32 * 60 && remote_start_limit(60, 3, 2) == 120);
+    assert_true(remote_start_limit(0.5, 4, 4) == 60 && remote_start_limit(100, 4, 2) == 200);
+    assert_true(remote_start_limit(-1, 64, 2) < 0);
 }
 
 static void test_classic(void **unused)
@@ -708,10 +718,11 @@ int main(void)
         cmocka_unit_test(test_lost_in_reset), cmocka_unit_test(test_group),
         cmocka_unit_test(test_state),         cmocka_unit_test(test_tmaze),
         cmocka_unit_test(test_meteor),        cmocka_unit_test(test_bad_actions),
-        cmocka_unit_test(test_spec),          cmocka_unit_test(test_short_struct),
-        cmocka_unit_test(test_spec_json),     cmocka_unit_test(test_gif),
-        cmocka_unit_test(test_pictures),      cmocka_unit_test(test_names),
-        cmocka_unit_test(test_terminal),      cmocka_unit_test(test_other_state),
+        cmocka_unit_test(test_start_limit),   cmocka_unit_test(test_spec),
+        cmocka_unit_test(test_short_struct),  cmocka_unit_test(test_spec_json),
+        cmocka_unit_test(test_gif),           cmocka_unit_test(test_pictures),
+        cmocka_unit_test(test_names),         cmocka_unit_test(test_terminal),
+        cmocka_unit_test(test_other_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,6 +131,9 @@ static void test_served(void **state)
     assert_int_equal(get(port, "/api/runs/mine?from=199", ""), 200);
     assert_non_null(strstr(answer, "\"step\": [199, 200]"));
     assert_int_equal(get(port, "/api/runs/mine?from=x", ""), 400);
+    assert_int_equal(get(port, "/api/runs/mine?log=x", ""), 400);
+    assert_int_equal(get(port, "/api/runs/mine?log=99999999999999999999", ""), 400);
+    assert_int_equal(get(port, "/api/runs/mine?from=199&log=-5", ""), 200);
     assert_int_equal(get(port, "/metrics", ""), 200);
     assert_non_null(strstr(answer, "brim_run_step{run=\"mine\",unit=\"unit\"} 200"));
     assert_int_equal(get(port, "/api/runs/other", ""), 404);

@@ -35,11 +35,11 @@ fi
 
 mkdir -p set/one set/two empty
 refuse "data without a verb is refused" 'brim data --help lists what there is'
-refuse "a slip in the verb is named" "there is no 'imges' (did you mean images?)" imges
+refuse "a slip in the verb is named" "data: imges: no such command (did you mean images?)" imges
 refuse "a set that is not there is named" 'nowhere: no such file or folder' show nowhere --out a.png
 refuse "a folder without images is named" 'empty: no image in it' show empty --out a.png
-refuse "a slip in an augmentation is named" "no augmentation 'fliip' (did you mean flip?)" show empty --out \
-    a.png --augment fliip
+refuse "a slip in an augmentation is named" "fliip: no such augmentation (did you mean flip?)" \
+    show empty --out a.png --augment fliip
 refuse "a missing --out is named" 'command line: --out' images set
 refuse "a size that is no size is named" "'7x7' is not a whole number" images set --out x --size 7x7
 refuse "a sheet that is no PNG is refused" "'a.jpg': the sheet is a PNG file" show set --out a.jpg

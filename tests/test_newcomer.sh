@@ -12,16 +12,7 @@ refused() {
     verdict "$name" $? "$(seen)"
 }
 
-head -c 40000 "$here/recipes/data/tinyshakespeare.txt" >text.txt
-cat >tiny.yaml <<E
-steps: 4
-step_tokens: 128
-device: cpu
-threads: 1
-model: {layers: 1, width: 16, heads: 2, vocab: 256, context: 16}
-data: {kind: text, train: text.txt}
-eval: {every: 0, sequences: 8}
-E
+tiny_recipe 40000 4 8
 brim_recipe="$here/recipes/cartpole.yaml"
 
 # ---- help --------------------------------------------------------------------------------------------------

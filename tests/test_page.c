@@ -316,7 +316,7 @@ static void test_compare(void **state)
     json_decref(root);
     free(t);
     assert_true(compare_print(&absent, 1, 0, stdout) < 0);
-    assert_non_null(strstr(err_get(), "command line: oen: no such run in "));
+    assert_non_null(strstr(err_get(), "command line: oen: no such run (there is none in "));
     err_clear();
 }
 
@@ -634,7 +634,7 @@ static void test_api(void **state)
     gpus_init(&gpus, "/nowhere.so");
     for (int from = 0; from <= 25; from += 25) {
         FILE *f = open_memstream(&text, &n);
-        assert_int_equal(api_run(&runs, runs.run[0], from, f), 0);
+        assert_int_equal(api_run(&runs, runs.run[0], from, -1, f), 0);
         fclose(f);
         json_t *root = json_loads(text, 0, NULL), *cols = json_object_get(root, "columns");
         assert_int_equal(json_array_size(json_object_get(cols, "step")), from ? 7 : 33);
@@ -658,6 +658,58 @@ static void test_api(void **state)
     assert_null(strstr(text, "nan"));
     free(text);
     gpus_deinit(&gpus);
+    runs_deinit(&runs);
+}
+
+/* {"from", "to", "text"} of a run's log; the caller frees it. */
+static json_t *log_from(Runs *runs, int64_t from)
+{
+    char  *text;
+    size_t n;
+    FILE  *f = open_memstream(&text, &n);
+    assert_int_equal(api_run(runs, runs->run[0], 100, from, f), 0);
+    fclose(f);
+    json_t *root = json_loads(text, 0, NULL), *log = json_incref(json_object_get(root, "log"));
+    assert_null(json_object_get(root, "texts"));
+    json_decref(root);
+    free(text);
+    return log;
+}
+
+static void assert_log(Runs *runs, int64_t asked, int64_t from, int64_t to, const char *text)
+{
+    json_t *log = log_from(runs, asked);
+    assert_int_equal(json_integer_value(json_object_get(log, "from")), from);
+    assert_int_equal(json_integer_value(json_object_get(log, "to")), to);
+    if (text) assert_string_equal(json_string_value(json_object_get(log, "text")), text);
+    json_decref(log);
+}
+
+/* A page follows the log: whole lines, behind those that it has, and never more than 64 KiB. */
+static void test_log_grows(void **state)
+{
+    Rig *r = *state;
+    Runs runs;
+    char path[300];
+    make_run(r, "one", 0.001, "");
+    snprintf(path, sizeof path, "%s/runs/one/log.txt", r->dir);
+    put(path, "w", "first\nsec");
+    assert_int_equal(runs_init(&runs, base_of(r)), 0);
+    runs_refresh(&runs);
+    assert_int_equal(runs_refresh(&runs), 0);
+    assert_log(&runs, 0, 0, 6, "first\n");
+    put(path, "a", "ond watch.token=secret1\n");
+    assert_int_equal(runs_refresh(&runs), 1); /* an event goes out */
+    assert_log(&runs, 6, 6, 33, "second watch.token=*******\n");
+    assert_log(&runs, 33, 33, 33, "");
+    assert_log(&runs, 1000, 0, 33, NULL); /* another log */
+    for (int i = 0; i < 5000; i++) put(path, "a", "0123456789012345678\n");
+    json_t *log = log_from(&runs, 33);
+    assert_true(json_integer_value(json_object_get(log, "to")) == 33 + 5000 * 20);
+    size_t len = json_string_length(json_object_get(log, "text"));
+    assert_true(len <= 1 << 16 && len > (1 << 16) - 20 && len % 20 == 0);
+    json_decref(log);
+    assert_null(log_from(&runs, -1));
     runs_deinit(&runs);
 }
 
@@ -696,6 +748,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
         cmocka_unit_test(test_blot),
         cmocka_unit_test_setup_teardown(test_api, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_log_grows, setup, teardown),
         cmocka_unit_test(test_assets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

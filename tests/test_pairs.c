@@ -226,6 +226,27 @@ static void test_room_for_validation(void **state)
     source_close(train);
 }
 
+/* A run reads its data once: no look before they are opened, and one list for both parts. */
+static void test_read_once(void **state)
+{
+    Recipe  r, looked;
+    Source *train, *val;
+    write_numbered(128, 200);
+    load(&r, "latent.pairs=jsonl", "data.val_fraction=0.5");
+    looked = r;
+    assert_int_equal(pairs_complete(&looked, DATA_HERE), 0);
+    assert_int_equal(pairs_complete(&r, DATA_OPENED_NEXT), 0);
+    assert_true(r.latent.share == 0);
+    assert_int_equal(pairs_open_train(&train, &r), 0);
+    assert_int_equal(unlink(file), 0);
+    if (pairs_open_val(&val, &r, 0, train) < 0) fail_msg("%s", err_get());
+    pairs_fit(&r, train, val);
+    assert_true(r.latent.share > 0 && r.latent.share == looked.latent.share);
+    source_close(train);
+    check_room(&r, val, 64);
+    source_close(val);
+}
+
 /* Validation: all pairs of its part, each once. */
 static void test_validation(void **state)
 {
@@ -384,6 +405,7 @@ int main(void)
                                         cmocka_unit_test(test_room),
                                         cmocka_unit_test(test_share_of_rows),
                                         cmocka_unit_test(test_room_for_validation),
+                                        cmocka_unit_test(test_read_once),
                                         cmocka_unit_test(test_validation),
                                         cmocka_unit_test(test_squad),
                                         cmocka_unit_test(test_squad_characters),

@@ -385,11 +385,32 @@ static void exported_in_f32(void **state)
     assert_non_null(strstr(found, "policy_actor_0_weight[12] = {\n    0x1.8p+0f"));
 }
 
+/* Saved environments on the device go on only if they are the same ones. */
+static void device_mark(void **state)
+{
+    Recipe r = { .seed = 1 }, other;
+    strcpy(r.ppo.env, "tmaze");
+    strcpy(r.ppo.options, "length=10");
+    int64_t mark = ppo_device_mark(&r);
+    assert_true(mark > 0);
+    assert_false(ppo_device_is_other(&r, mark));
+    assert_false(ppo_device_is_other(&r, 0)); /* of a checkpoint from before */
+    other = r;
+    strcpy(other.ppo.options, "length=12");
+    assert_true(ppo_device_is_other(&other, mark));
+    other      = r;
+    other.seed = 2;
+    assert_true(ppo_device_is_other(&other, mark));
+    other = r;
+    strcpy(other.ppo.env, "cartpole");
+    assert_true(ppo_device_is_other(&other, mark));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_patterns), cmocka_unit_test(parity), cmocka_unit_test(orthogonal),
-        cmocka_unit_test_setup_teardown(exported_in_f32, folder_setup, folder_teardown)
-    };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(device_mark), cmocka_unit_test(all_patterns),
+                                        cmocka_unit_test(parity), cmocka_unit_test(orthogonal),
+                                        cmocka_unit_test_setup_teardown(exported_in_f32, folder_setup,
+                                                                        folder_teardown) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

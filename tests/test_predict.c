@@ -11,6 +11,7 @@
 #include "task/image.h"
 #include "task/latent.h"
 #include "task/lm.h"
+#include "task/ppo.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -53,6 +54,15 @@ static const Measured measured_more[] = {
     { "recipes/latent-llama-8b.yaml", "latent.baselines=false latent.teacher=none", 310, &task_latent },
     { "recipes/latent-llama-8b.yaml", "latent.baselines=false precision=fp8 fp8.wide=encoder", 277,
       &task_latent },
+};
+
+/* PPO, where few rows at a time make products that do not fill the card; 2026-11-18. */
+static const Measured measured_ppo[] = {
+    { "recipes/ppo-massive.yaml", "", 449000, &task_ppo },
+    { "recipes/ppo-massive.yaml", "ppo.rollout=8192", 438000, &task_ppo },
+    { "recipes/ppo-massive.yaml", "ppo.envs=4096 ppo.rollout=64", 761000, &task_ppo },
+    { "recipes/ppo-massive.yaml", "ppo.envs=4096 ppo.rollout=64 ppo.epochs=4", 244000, &task_ppo },
+    { "recipes/mlp-massive.yaml", "ppo.place=device", 59.4e6, &task_ppo },
 };
 
 static int plan_as(Choice *c, const Task *task, const char *path, const char *gpu, int n_override,
@@ -103,6 +113,11 @@ static void test_predictions(void **state)
 static void test_more_predictions(void **state)
 {
     for (int i = 0; i < ARRAY_LEN(measured_more); i++) assert_predicted(&measured_more[i]);
+}
+
+static void test_ppo_predictions(void **state)
+{
+    for (int i = 0; i < ARRAY_LEN(measured_ppo); i++) assert_predicted(&measured_ppo[i]);
 }
 
 /* The ladder of docs/performance.md: TF32 has 3.3 times the rate of fp32, bf16 1.87 times that of TF32.
@@ -274,14 +289,12 @@ static void test_what_would_be_faster(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_predictions),
-                                        cmocka_unit_test(test_more_predictions),
-                                        cmocka_unit_test(test_tf32),
-                                        cmocka_unit_test(test_head_chunks_grow),
-                                        cmocka_unit_test(test_head_chunks_are_chosen_last),
-                                        cmocka_unit_test(test_head_in_one_piece),
-                                        cmocka_unit_test(test_advice),
-                                        cmocka_unit_test(test_advice_to_give_way),
-                                        cmocka_unit_test(test_what_would_be_faster) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_predictions),        cmocka_unit_test(test_more_predictions),
+        cmocka_unit_test(test_ppo_predictions),    cmocka_unit_test(test_tf32),
+        cmocka_unit_test(test_head_chunks_grow),   cmocka_unit_test(test_head_chunks_are_chosen_last),
+        cmocka_unit_test(test_head_in_one_piece),  cmocka_unit_test(test_advice),
+        cmocka_unit_test(test_advice_to_give_way), cmocka_unit_test(test_what_would_be_faster)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,9 +22,9 @@ says() { # name, the line on stderr, then arguments
     verdict "$name" $? "exit code $rc: $(cat out err)"
 }
 says "data without a noun" "command line: data: what about it? (brim data --help lists what there is)" data
-says "a mistyped noun" "command line: data: there is no 'tokeniser' (did you mean tokenizer?)" data \
+says "a mistyped noun" "command line: data: tokeniser: no such command (did you mean tokenizer?)" data \
     tokeniser show x
-says "a mistyped verb" "command line: data tokenizer: there is no 'encod' (did you mean encode?)" data \
+says "a mistyped verb" "command line: data tokenizer: encod: no such command (did you mean encode?)" data \
     tokenizer encod x
 says "no such tokenizer" "none: no such file or folder" data tokenizer show none
 mkdir empty

@@ -30,6 +30,13 @@ verdict "a tokenizer from packed text is that of the file" $? "$(cat out)"
 [ $rc -eq 0 ] && [ -s set/train/00000.bin ] && [ -s set/val/00000.bin ] && [ -s set/tokenizer.json ] &&
     grep -q '14 files in' out
 verdict "a folder of text, JSON lines and gzip" $? "exit code $rc: $(cat out err)"
+
+mkdir manyjson
+for i in 1 2 3 4 5; do echo "{\"a\": $i}" >manyjson/$i.json; done
+"$brim" data tokens manyjson --tokenizer tok --out manyjson-shards >out 2>err
+[ $? -eq 0 ] && [ "$(cat out err | grep -c 'plain text')" -eq 1 ] &&
+    cat out err | grep -q 'json/1.json and 4 other \*.json: read as plain text: JSON lines have the name'
+verdict "many JSON files that are no JSON lines: one warning" $? "$(cat out err)"
 "$brim" data tokens - --tokenizer tok --out piped --split '\n\n' --shard 2000 <text/part-ab >out 2>err
 rc=$?
 [ $rc -eq 0 ] && [ -s piped/train/00002.bin ]

@@ -10,16 +10,7 @@ train() {
     timeout -k 5 60 "$brim" train tiny.yaml "run=$name" "$@" >"$name.log" 2>&1 </dev/null
 }
 
-head -c 20000 "$here/recipes/data/tinyshakespeare.txt" >text.txt
-cat >tiny.yaml <<END
-steps: 4
-step_tokens: 128
-device: cpu
-threads: 1
-model: {layers: 1, width: 16, heads: 2, vocab: 256, context: 16}
-data: {kind: text, train: text.txt}
-eval: {every: 0, sequences: 7}
-END
+tiny_recipe 20000 4 7
 
 # ---- evaluation --------------------------------------------------------------------------------------------
 

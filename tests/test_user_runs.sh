@@ -7,23 +7,11 @@
 export BRIM_RUNS=$dir/runs
 unset BRIM_FAULT
 
-head -c 40000 "$here/recipes/data/tinyshakespeare.txt" >text.txt
-cat >tiny.yaml <<END
-steps: 12
-step_tokens: 128
-device: cpu
-threads: 1
-model: {layers: 1, width: 16, heads: 2, vocab: 256, context: 16}
+tiny_recipe 40000 12 8
+cat >>tiny.yaml <<END
 optim: {lr: 3e-3, warmup: 1}
-data: {kind: text, train: text.txt}
-eval: {every: 0, sequences: 8}
 checkpoint: {every: 5, keep: 2}
 END
-
-# Runs brim; all it says goes to `said`, its exit code to $rc.
-brim() { timeout -k 5 60 "$brim" "$@" >said 2>&1 </dev/null; rc=$?; }
-says() { grep -qE -- "$1" said; }
-seen() { echo "exit code $rc: $(tail -n 4 said)"; }
 
 # ---- numbers that are not finite ---------------------------------------------------------------------------
 

@@ -415,3 +415,14 @@ void str_nearest_offer(StrNearest *s, const char *candidate)
 {
     str_nearest_offer_as(s, candidate, candidate);
 }
+
+const char *str_nearest_hint(const StrNearest *s, const char *list, char *buf, size_t n)
+{
+    buf[0] = '\0';
+    if (s->best) {
+        snprintf(buf, n, " (did you mean %s?)", s->best);
+    } else if (list) {
+        snprintf(buf, n, " (%s)", list);
+    }
+    return buf;
+}

@@ -88,6 +88,9 @@ StrNearest str_nearest_begin(const char *word);
 void       str_nearest_offer(StrNearest *s, const char *candidate);
 /* The same, suggesting `best` when `candidate` is near. */
 void str_nearest_offer_as(StrNearest *s, const char *candidate, const char *best);
+/* What stands behind "WORD: no such KIND", as every message has it: " (did you mean X?)", or " (LIST)" where
+ * nothing is near, or "" if list is NULL. Returns buf. */
+const char *str_nearest_hint(const StrNearest *s, const char *list, char *buf, size_t n);
 
 #ifdef __cplusplus
 }

@@ -261,7 +261,7 @@ static int rung_recipe(Recipe *r, const LadderOptions *opt, const Rung *rung)
     for (int i = 0; i < rung->n_key; i++) all[opt->n_override + i] = (char *)rung->key[i];
     int rc = recipe_load_task(r, opt->extra, opt->path, opt->n_override + rung->n_key, all);
     free(all);
-    if (rc == 0 && opt->task->complete) rc = opt->task->complete(r, 1);
+    if (rc == 0 && opt->task->complete) rc = opt->task->complete(r, DATA_HERE);
     return rc;
 }
 
@@ -295,7 +295,7 @@ int ladder_run(Ladder *l, const LadderOptions *opt)
     DevInfo     info;
     const char *why;
     TRY(recipe_load_task(&r, opt->extra, opt->path, opt->n_override, opt->override));
-    if (opt->task->complete) TRY(opt->task->complete(&r, 1));
+    if (opt->task->complete) TRY(opt->task->complete(&r, DATA_HERE));
     Dev *dev = dev_open(r.device, &(DevOptions){ .threads = (int)r.threads }, &why);
     if (!dev) return -1;
     int rc = ladder_plan(l, opt, &r, dev->vt);

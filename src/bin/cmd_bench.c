@@ -214,7 +214,7 @@ int cmd_bench(const CmdArgs *a)
     TRY(refuse_ranks());
     TRY(run_target_refuse(t.target, "bench"));
     TRY(cmd_load_target(&t, &r));
-    TRY(task_complete(&r, 1));
+    TRY(task_complete(&r, DATA_HERE));
     TRY(check_flags(&f));
     if (f.seconds) TRY(cmd_int("--seconds", f.seconds, 1, 3600, &seconds));
     if (f.ladder) return bench_ladder(&f, &t, &r, (double)seconds);

@@ -47,13 +47,9 @@ static int unknown(const char *word, const char *noun)
         if (!noun || strcmp(noun, verbs[i].noun) == 0)
             str_nearest_offer(&near, noun ? verbs[i].verb : verbs[i].noun);
     }
-    const char *space = noun ? " " : "";
-    if (near.best) {
-        return err_user("command line: data%s%s: there is no '%s' (did you mean %s?)", space,
-                        noun ? noun : "", word, near.best);
-    }
-    return err_user("command line: data%s%s: there is no '%s' (brim data --help lists what there is)", space,
-                    noun ? noun : "", word);
+    char hint[80];
+    return err_user("command line: data%s%s: %s: no such command%s", noun ? " " : "", noun ? noun : "", word,
+                    str_nearest_hint(&near, "brim data --help lists them", hint, sizeof hint));
 }
 
 int cmd_data_help(int n_word, char *const *word)

@@ -49,7 +49,7 @@ static int look(const CmdArgs *a, const CmdTarget *t, double seconds)
     for (int i = 0; i < t->n_override; i++) all[i] = t->override[i];
     for (int i = 0; i < ARRAY_LEN(own); i++) all[t->n_override + i] = own[i];
     TRY(recipe_load(&r, t->target, t->n_override + ARRAY_LEN(own), all));
-    TRY(task_complete(&r, 1));
+    TRY(task_complete(&r, DATA_OPENED_NEXT));
     RunWatch *watch   = runwatch_create(&r, getenv("BRIM_NVML"));
     Watcher   watcher = runwatch_watcher(watch);
     runwatch_look(watch, seconds);

@@ -88,8 +88,9 @@ static int no_verb(const char *verb)
     static const char *const verbs[] = { "list", "check", "new", "show" };
     StrNearest               near    = str_nearest_begin(verb);
     for (int i = 0; i < ARRAY_LEN(verbs); i++) str_nearest_offer(&near, verbs[i]);
-    if (near.best) return err_user("command line: env %s: no such thing (did you mean %s?)", verb, near.best);
-    return err_user("command line: env %s: no such thing (list, check, new, show)", verb);
+    char hint[80];
+    return err_user("command line: env: %s: no such command%s", verb,
+                    str_nearest_hint(&near, "list, check, new, show", hint, sizeof hint));
 }
 
 int cmd_env(const CmdArgs *a)

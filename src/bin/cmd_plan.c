@@ -203,7 +203,7 @@ int cmd_plan(const CmdArgs *a)
     TRY(cmd_need_recipe(&t));
     TRY(run_target_refuse(t.target, "plan"));
     TRY(recipe_load_without_data(&r, t.target, t.n_override, t.override));
-    TRY(task_complete(&r, 0));
+    TRY(task_complete(&r, DATA_ELSEWHERE));
     /* Planning needs none: the machine that will train may be another one. */
     if (f.json && (f.list || f.grow))
         return err_user("command line: %s: not together with --json", f.list ? "--list" : "--grow");

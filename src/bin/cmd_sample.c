@@ -27,7 +27,7 @@ static int open_untrained(const CmdTarget *t, const TaskSample *opt, Recipe *r, 
 {
     TRY(cmd_need_recipe(t));
     TRY(recipe_load_without_data(r, t->target, t->n_override, t->override));
-    TRY(task_complete(r, 0));
+    TRY(task_complete(r, DATA_ELSEWHERE));
     const Task *task = task_of(r);
     if (!task->sample)
         return err_user("command line: %s: task %s has nothing to sample", t->target, task->name);

@@ -145,7 +145,7 @@ int cmd_slurm(const CmdArgs *a)
     TRY(cmd_need_recipe(&t));
     TRY(run_target_refuse(t.target, "slurm"));
     TRY(recipe_load_without_data(&r, t.target, t.n_override, t.override));
-    TRY(task_complete(&r, 0));
+    TRY(task_complete(&r, DATA_ELSEWHERE));
     TRY(read_numbers(&f, &r));
     TRY(setup_share(&share, &r, (int)(f.n_node * f.n_rank)));
     TRY(cmd_out_file("--out", f.out));

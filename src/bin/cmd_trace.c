@@ -40,8 +40,9 @@ static int no_verb(const char *verb)
 {
     StrNearest near = str_nearest_begin(verb);
     str_nearest_offer(&near, "summarize");
-    return err_user("command line: trace %s: no such thing (%s)", verb,
-                    near.best ? "did you mean summarize?" : "brim trace summarize RUN, or a trace.json");
+    char hint[80];
+    return err_user("command line: trace: %s: no such command%s", verb,
+                    str_nearest_hint(&near, "brim trace summarize RUN, or a trace.json", hint, sizeof hint));
 }
 
 int cmd_trace(const CmdArgs *a)

@@ -94,7 +94,7 @@ static int load(const CmdArgs *a, Asked *k)
     k->opt.version = k->version;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(inherit_load(&t, k->opt.fresh, &k->r));
-    TRY(task_complete(&k->r, 1));
+    TRY(task_complete(&k->r, DATA_OPENED_NEXT));
     return runwatch_check(&k->r);
 }
 

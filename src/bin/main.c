@@ -150,10 +150,10 @@ static int run_command(int argc, char **argv, double begin_s)
 {
     const Command *c = find_command(argv[1]);
     if (!c) {
+        char       hint[80];
         StrNearest near = nearest_command(argv[1]);
-        if (near.best)
-            return err_user("command line: there is no command '%s' (did you mean %s?)", argv[1], near.best);
-        return err_user("command line: there is no command '%s' (brim help lists them)", argv[1]);
+        return err_user("command line: %s: no such command%s", argv[1],
+                        str_nearest_hint(&near, "brim help lists them", hint, sizeof hint));
     }
     CmdArgs        a     = { begin_s, argc - 2, argv + 2, BRIM_VERSION, BRIM_COMMIT };
     const Command *about = c->run == cmd_help && argc >= 3 ? find_command(argv[2]) : NULL;

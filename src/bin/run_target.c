@@ -203,7 +203,7 @@ static int open_run(const CmdTarget *t, const Wanted *want, Recipe *r, Setup *s)
     snprintf(dir, sizeof dir, "%s/checkpoints", path);
     /* What it was trained on need not be here: the run may have been copied from another computer. */
     TRY(recipe_load_without_data(r, recipe, t->n_override, t->override));
-    TRY(task_complete(r, 0));
+    TRY(task_complete(r, DATA_ELSEWHERE));
     const Task *task = task_of(r);
     TRY(check_parts(t->target, task, r, want->parts));
     TRY(find_step(dir, want->which, &step));
@@ -250,7 +250,7 @@ int run_target_find(const CmdTarget *t, const char *which, Recipe *r, char *run,
     snprintf(path, sizeof path, "%s/recipe.yaml", run);
     snprintf(dir, sizeof dir, "%s/checkpoints", run);
     TRY(recipe_load_without_data(r, path, t->n_override, t->override));
-    TRY(task_complete(r, 0));
+    TRY(task_complete(r, DATA_ELSEWHERE));
     TRY(find_step(dir, which, step));
     if (*step < 0 && ckpt_list(dir, step, 1) < 1) return err_user("%s: there is no checkpoint yet", dir);
     return ckpt_path(dir, *step, checkpoint, RUN_CHECKPOINT_PATH);

@@ -334,14 +334,11 @@ void recipe_offer_names(StrNearest *near, Arena *a, const char *path)
 static int refuse_missing(const char *path, const char *shown)
 {
     Arena arena;
+    char  hint[RECIPE_STR];
     arena_init(&arena);
     StrNearest near = str_nearest_begin(file_name_of(path));
     recipe_offer_names(&near, &arena, path);
-    if (near.best) {
-        err_user("%s: no such recipe (did you mean %s?)", shown, near.best);
-    } else {
-        err_user("%s: no such recipe", shown);
-    }
+    err_user("%s: no such recipe%s", shown, str_nearest_hint(&near, NULL, hint, sizeof hint));
     arena_deinit(&arena);
     return -1;
 }

@@ -288,10 +288,8 @@ static int refuse_missing(const Recipe *r, const char *key, const char *path)
     if (len > 0) {
         to[len] = '\0';
         recipe_blame(r, key, "%s is a link to %s, which is not there", path, to);
-    } else if (near.best) {
-        recipe_blame(r, key, "%s: no such file (did you mean %s?)", path, near.best);
     } else {
-        recipe_blame(r, key, "%s: no such file", path);
+        recipe_blame(r, key, "%s: no such file%s", path, str_nearest_hint(&near, NULL, to, sizeof to));
     }
     arena_deinit(&arena);
     return -1;

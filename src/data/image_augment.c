@@ -123,7 +123,7 @@ static void set_jitter(ImageOptions *o, double strength)
 
 int image_options_list(ImageOptions *o, const char *list, const RecipeData *d, const char *key)
 {
-    char item[32];
+    char item[32], hint[96];
     int  rc;
     while ((rc = str_list_next(&list, item, sizeof item)) > 0) {
         int        k    = 0;
@@ -140,8 +140,9 @@ int image_options_list(ImageOptions *o, const char *list, const RecipeData *d, c
         case SWITCH_MIXUP: o->mixup = d->mixup; break;
         case SWITCH_CUTMIX: o->cutmix = d->cutmix; break;
         default:
-            return err_user("%s: there is no augmentation '%s' (did you mean %s?)", key, item,
-                            near.best ? near.best : "crop, flip, jitter, rand, erase, mixup or cutmix");
+            return err_user(
+                "%s: %s: no such augmentation%s", key, item,
+                str_nearest_hint(&near, "crop, flip, jitter, rand, erase, mixup, cutmix", hint, sizeof hint));
         }
     }
     return rc < 0 ? err_user("%s: too long a name of an augmentation", key) : 0;

@@ -22,6 +22,8 @@ typedef struct {
     Inputs                *in;
     const DocumentsConfig *cfg;
     XXH64_state_t          hash;
+    const char            *first_json; /* of n_json inputs whose name says JSON, and which are read as text */
+    int                    n_json;
 } Walk;
 
 static int add_input(Walk *w, const char *path, const struct stat *st)
@@ -37,8 +39,8 @@ static int add_input(Walk *w, const char *path, const struct stat *st)
     in->item[in->n++] = (Input){ arena_strdup(&in->arena, path), size };
     if (size < 0) in->unknown = 1;
     in->size_bytes += MAX(size, 0);
-    if (w->cfg->format == DOCUMENTS_AUTO && !w->cfg->quiet && str_ends_with(path, ".json"))
-        log_warn("%s: is read as plain text: JSON lines have the name *.jsonl", path);
+    if (w->cfg->format == DOCUMENTS_AUTO && str_ends_with(path, ".json") && w->n_json++ == 0)
+        w->first_json = in->item[in->n - 1].path;
     struct stat none = { 0 };
     if (!st) st = &none;
     int64_t     fact[5] = { size, (int64_t)st->st_dev, (int64_t)st->st_ino, (int64_t)st->st_mtim.tv_sec,
@@ -147,12 +149,22 @@ static int add_path(Walk *w, const char *path)
     return w->in->n > before ? 0 : err_user("%s: there is no text in this folder", path);
 }
 
+/* One line, however many there are. */
+static void warn_json(const Walk *w)
+{
+    char more[48] = "";
+    if (w->n_json == 0 || w->cfg->quiet) return;
+    if (w->n_json > 1) snprintf(more, sizeof more, " and %d other *.json", w->n_json - 1);
+    log_warn("%s%s: read as plain text: JSON lines have the name *.jsonl", w->first_json, more);
+}
+
 int inputs_list(Inputs *in, const DocumentsConfig *cfg)
 {
     Walk w = { .in = in, .cfg = cfg };
     XXH64_reset(&w.hash, 0);
     for (int i = 0; i < cfg->n_path; i++) TRY(add_path(&w, cfg->path[i]));
     in->fingerprint = XXH64_digest(&w.hash);
+    warn_json(&w);
     return 0;
 }
 

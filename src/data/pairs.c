@@ -86,8 +86,11 @@ int pairs_has_val(const Recipe *r)
 typedef struct {
     Source    base;
     PairShape shape;
-    PairList  list;
-    int32_t  *sorted; /* pairs by length, the shortest first */
+    PairList *list;   /* one for both parts, where the file has both */
+    Pair     *pair;   /* of this part, */
+    int64_t   n;      /* so many */
+    int32_t  *sorted; /* by length, the shortest first */
+    double    need;   /* the least room in which samples in a row fit */
     int64_t   group;  /* a power of two: samples in a row that are from different parts of sorted */
     uint64_t  seed;
     int       validation, baselines;
@@ -115,16 +118,16 @@ static int64_t slot_of_rest(const Pairs *p, int64_t n, int64_t k)
 /* Pair of sample g. Validation: n_sample of all, evenly spread, in the same balanced order. */
 static const Pair *pair_of(const Pairs *p, int64_t g)
 {
-    int64_t n = p->validation ? p->base.n_sample : p->list.n, slot = g % p->group, row = g / p->group;
+    int64_t n = p->validation ? p->base.n_sample : p->n, slot = g % p->group, row = g / p->group;
     int64_t rows = n / p->group;
     if (p->validation && row >= rows) slot = slot_of_rest(p, n, g - rows * p->group);
     int64_t part = reverse_bits(slot, p->group), begin = part_begin(p, part, n);
     int64_t size = part_begin(p, part + 1, n) - begin;
-    if (p->validation) return &p->list.pair[p->sorted[order_eval_pick(begin + MIN(row, rows), n, p->list.n)]];
+    if (p->validation) return &p->pair[p->sorted[order_eval_pick(begin + MIN(row, rows), n, p->n)]];
     Order o = { .seed = p->seed, .n_window = size };
     while (o.half_bits < 31 && (INT64_C(1) << (2 * o.half_bits)) < size) o.half_bits++;
     int64_t epoch = row / rows, at = begin + order_permute(&o, epoch * p->group + part, row % rows);
-    return &p->list.pair[p->sorted[at]];
+    return &p->pair[p->sorted[at]];
 }
 
 /* Rows of one sample, packed. */
@@ -139,9 +142,9 @@ static int64_t rows_of(const Pairs *p, const Pair *pair, PairReader reader)
 static int64_t rows_at(const Pairs *p, int64_t i, PairReader reader)
 {
     if (p->validation) return rows_of(p, pair_of(p, i), reader);
-    int64_t part = reverse_bits(i % p->group, p->group), rows = 0, n = p->list.n;
+    int64_t part = reverse_bits(i % p->group, p->group), rows = 0, n = p->n;
     for (int64_t k = part_begin(p, part, n); k < part_begin(p, part + 1, n); k++)
-        rows = MAX(rows, rows_of(p, &p->list.pair[p->sorted[k]], reader));
+        rows = MAX(rows, rows_of(p, &p->pair[p->sorted[k]], reader));
     return rows;
 }
 
@@ -213,7 +216,7 @@ static int pairs_fill(const Source *src, int64_t g, void *const *field, void *sc
 {
     const Pairs *p = (const Pairs *)src;
     pair_fill_none(&p->shape, field);
-    if (g >= 0) pair_fill(&p->shape, &p->list, pair_of(p, g), field);
+    if (g >= 0) pair_fill(&p->shape, p->list, pair_of(p, g), field);
     return 0;
 }
 
@@ -234,7 +237,10 @@ static int64_t pairs_targets(const Source *src, int64_t g, int slot, void *scrat
 static void pairs_close(Source *src)
 {
     Pairs *p = (Pairs *)src;
-    pair_list_free(&p->list);
+    if (p->list && --p->list->n_user == 0) {
+        pair_list_free(p->list);
+        free(p->list);
+    }
     free(p->sorted);
     free(p);
 }
@@ -258,15 +264,14 @@ static int shorter_first(const void *a, const void *b)
 
 static int sort_pairs(Pairs *p)
 {
-    int64_t  n   = p->list.n;
+    int64_t  n   = p->n;
     SortKey *key = mem_alloc(sizeof *key * (size_t)n);
     p->sorted    = mem_alloc(sizeof *p->sorted * (size_t)n);
     if (!key || !p->sorted) {
         free(key);
         return err_sys("memory for the order of prompts");
     }
-    for (int64_t i = 0; i < n; i++)
-        key[i] = (SortKey){ p->list.pair[i].n_prompt, p->list.pair[i].n_byte, (int32_t)i };
+    for (int64_t i = 0; i < n; i++) key[i] = (SortKey){ p->pair[i].n_prompt, p->pair[i].n_byte, (int32_t)i };
     qsort(key, (size_t)n, sizeof *key, shorter_first);
     for (int64_t i = 0; i < n; i++) p->sorted[i] = key[i].i;
     free(key);
@@ -276,18 +281,18 @@ static int sort_pairs(Pairs *p)
 /* The group divides the step, so that samples which a run passes over are whole groups. */
 static void choose_group(Pairs *p, const Recipe *r)
 {
-    int64_t n = p->validation ? p->base.n_sample : p->list.n;
+    int64_t n = p->validation ? p->base.n_sample : p->n;
     p->group  = 1;
     while (2 * p->group <= MIN(n, PAIRS_GROUP) && (p->validation || r->step_samples % (2 * p->group) == 0))
         p->group *= 2;
 }
 
-static int find_room(const Pairs *p, double *out)
+static int find_room(Pairs *p)
 {
     int64_t  n    = p->validation ? p->base.n_sample : 2 * p->group;
     int64_t *rows = mem_alloc(sizeof *rows * (size_t)n);
     if (!rows) return err_sys("memory for lengths");
-    *out = least_room(p, rows);
+    p->need = least_room(p, rows);
     free(rows);
     return 0;
 }
@@ -295,19 +300,41 @@ static int find_room(const Pairs *p, double *out)
 /* What is said has three digits. */
 static double room_to_say(double need) { return MIN(need + 0.001, 1); }
 
+/* Without the key, what is open says how much room there is: pairs_fit(). */
 static int check_room(const Pairs *p, const Recipe *r)
 {
-    double need = 1, room = pairs_share(r);
-    TRY(find_room(p, &need));
-    if (need > room)
+    double room = r->latent.room;
+    if (room == 0) return 0;
+    if (p->need > room)
         return recipe_blame(r, "latent.room", "%g is too small for these prompts: %.3g would do", room,
-                            room_to_say(need));
-    if (need < 0.9 * room && !p->validation)
-        log_info("latent.room=%.3g would do for these prompts and leave out empty rows", room_to_say(need));
+                            room_to_say(p->need));
+    if (p->need < 0.9 * room && !p->validation)
+        log_info("latent.room=%.3g would do for these prompts and leave out empty rows",
+                 room_to_say(p->need));
     return 0;
 }
 
-static int open_part(Pairs **out, const Recipe *r, int validation, int64_t most, int quiet)
+/* The list of the training part, if that is open and has both parts; else one of its own. */
+static int take_list(Pairs *p, const Recipe *r, const Pairs *train, int quiet)
+{
+    int64_t from;
+    if (train && pair_list_has_both(r)) {
+        p->list = train->list;
+        p->list->n_user++;
+    } else {
+        p->list = mem_zeroed(1, sizeof *p->list);
+        if (!p->list) return err_sys("memory for reading data");
+        int rc          = pair_list_read(p->list, r, &p->shape, p->validation, quiet);
+        p->list->n_user = 1; /* reading begins with an empty list */
+        TRY(rc);
+    }
+    TRY(pair_list_part(p->list, r, p->validation, &from, &p->n));
+    p->pair = p->list->pair + from;
+    return 0;
+}
+
+static int open_part(Pairs **out, const Recipe *r, const Pairs *train, int validation, int64_t most,
+                     int quiet)
 {
     Pairs *p = mem_zeroed(1, sizeof *p);
     if (!p) return err_sys("memory for reading data");
@@ -316,14 +343,15 @@ static int open_part(Pairs **out, const Recipe *r, int validation, int64_t most,
     p->baselines  = r->latent.baselines;
     p->seed       = (uint64_t)r->seed;
     int rc        = pairs_shape(&p->shape, r);
-    if (rc == 0) rc = pair_list_read(&p->list, r, &p->shape, validation, quiet);
+    if (rc == 0) rc = take_list(p, r, train, quiet);
     if (rc == 0) rc = sort_pairs(p);
     if (rc == 0) {
-        p->base.size        = p->list.n;
-        p->base.fingerprint = p->list.hash;
-        p->base.n_all       = p->list.n;
-        p->base.n_sample    = !validation ? INT64_MAX : most > 0 ? MIN(most, p->list.n) : p->list.n;
+        p->base.size        = p->n;
+        p->base.fingerprint = p->list->hash;
+        p->base.n_all       = p->n;
+        p->base.n_sample    = !validation ? INT64_MAX : most > 0 ? MIN(most, p->n) : p->n;
         choose_group(p, r);
+        rc = find_room(p);
     }
     if (rc < 0) {
         pairs_close(&p->base);
@@ -333,10 +361,10 @@ static int open_part(Pairs **out, const Recipe *r, int validation, int64_t most,
     return 0;
 }
 
-static int open_checked(Source **out, const Recipe *r, int validation, int64_t most)
+static int open_checked(Source **out, const Recipe *r, const Pairs *train, int validation, int64_t most)
 {
     Pairs *p;
-    TRY(open_part(&p, r, validation, most, 0));
+    TRY(open_part(&p, r, train, validation, most, 0));
     if (check_room(p, r) < 0) {
         pairs_close(&p->base);
         return -1;
@@ -345,31 +373,36 @@ static int open_checked(Source **out, const Recipe *r, int validation, int64_t m
     return 0;
 }
 
-static int need_of_part(const Recipe *r, int validation, double *most)
+static void fit(Recipe *r, const Pairs *train, const Pairs *val)
 {
-    Pairs *p;
-    double need = 1;
-    TRY(open_part(&p, r, validation, validation ? r->eval.samples : 0, 1));
-    int rc = find_room(p, &need);
-    pairs_close(&p->base);
-    if (rc == 0) *most = MAX(*most, need);
+    enum { LEAST = 100 /* of prompts without tokens, the inverse of it */ };
+    if (r->latent.room == 0) r->latent.share = MAX(MAX(train->need, val ? val->need : 0), 1.0 / LEAST);
+}
+
+void pairs_fit(Recipe *r, const Source *train, const Source *val)
+{
+    fit(r, (const Pairs *)train, (const Pairs *)val);
+}
+
+int pairs_look(Recipe *r)
+{
+    Pairs *train, *val = NULL;
+    int    rc = 0, has_val = r->latent.pairs != PAIRS_RANDOM && pairs_has_val(r);
+    TRY(open_part(&train, r, NULL, 0, 0, 1));
+    if (has_val) rc = open_part(&val, r, train, 1, r->eval.samples, 1);
+    if (rc == 0) fit(r, train, val);
+    if (val) pairs_close(&val->base);
+    pairs_close(&train->base);
     return rc;
 }
 
-int pairs_least_room(const Recipe *r, double *out)
-{
-    *out = 0.01; /* of prompts without tokens */
-    TRY(need_of_part(r, 0, out));
-    return r->latent.pairs != PAIRS_RANDOM && pairs_has_val(r) ? need_of_part(r, 1, out) : 0;
-}
-
-int pairs_open_train(Source **out, const Recipe *r) { return open_checked(out, r, 0, 0); }
+int pairs_open_train(Source **out, const Recipe *r) { return open_checked(out, r, NULL, 0, 0); }
 
 int pairs_open_val(Source **out, const Recipe *r, int64_t most, const Source *train)
 {
     if (!pairs_has_val(r))
         return recipe_blame(r, "data.val_fraction", "is 0, so there is no validation data: name data.val");
-    return open_checked(out, r, 1, most);
+    return open_checked(out, r, (const Pairs *)train, 1, most);
 }
 
 int pairs_fill_prompt(const Recipe *r, const char *prompt, void *const *field)

@@ -61,9 +61,9 @@ typedef struct {
     int64_t student, teacher, full, budget, none;
 } PairShape;
 
-/* Finds the language model's tokenizer, counts the anchor's tokens by it, and asks the data how many rows
- * they need. need_data 0: the tokenizer may be elsewhere, if latent.anchor_tokens is given, and data in files
- * are not read. Negative after recipe_blame(). */
+/* Finds the language model's tokenizer and counts the anchor's tokens by it. DATA_HERE: the data are read,
+ * for the rows that they need (pairs_look()). DATA_ELSEWHERE: the tokenizer may be elsewhere, too, if
+ * latent.anchor_tokens is given. Negative after recipe_blame(). */
 int pairs_complete(Recipe *r, int need_data);
 /* The recipe of the run of Brim that latent.llm names, by its folder or by one of its checkpoints; free() it.
  * 1: *out is set; 0: latent.llm names no run. Negative after recipe_blame(). */
@@ -87,10 +87,12 @@ int64_t pairs_rows(const PairShape *s, PairReader reader, int64_t B, double room
 
 int pairs_has_val(const Recipe *r);
 int pairs_open_train(Source **out, const Recipe *r);
-/* The least latent.room for all data of the recipe. Says nothing about them. Negative when they cannot be
- * read. */
-int pairs_least_room(const Recipe *r, double *out);
-int pairs_open_val(Source **out, const Recipe *r, int64_t most, const Source *train);
+/* Reads the data to set the share of rows that pairs_share() returns; says nothing about them. Negative when
+ * they cannot be read. */
+int pairs_look(Recipe *r);
+/* The same by sources that are open; val: may be NULL. */
+void pairs_fit(Recipe *r, const Source *train, const Source *val);
+int  pairs_open_val(Source **out, const Recipe *r, int64_t most, const Source *train);
 
 /* Makes the fields of a prompt without answer, as fill() does: for sampling. */
 int pairs_fill_prompt(const Recipe *r, const char *prompt, void *const *field);

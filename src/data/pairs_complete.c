@@ -69,8 +69,8 @@ static int count_anchor(Recipe *r)
 /* Data that cannot be read are everything but forgotten: the run opens them next. */
 static void find_share(Recipe *r, int need_data)
 {
-    if (r->latent.room > 0 || (!need_data && r->latent.pairs != PAIRS_RANDOM)) return;
-    if (pairs_least_room(r, &r->latent.share) == 0) return;
+    if (r->latent.room > 0 || (need_data != DATA_HERE && r->latent.pairs != PAIRS_RANDOM)) return;
+    if (pairs_look(r) == 0) return;
     r->latent.share = 0;
     err_clear();
 }

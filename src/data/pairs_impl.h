@@ -19,13 +19,18 @@ typedef struct {
     int64_t  n_skipped;                               /* broken lines and pairs without answer */
     int64_t  n_cut_bytes, n_cut_prompt, n_cut_answer; /* pairs for which there was no room */
     uint64_t hash;                                    /* of what was read */
+    int      n_user;                                  /* sources that read it */
 } PairList;
 
 void pair_list_free(PairList *l);
 
-/* Reads the training or the validation part of a recipe. quiet: pairs that are skipped or cut are not said.
+/* Reads the pairs of the training or the validation part. quiet: pairs that are skipped or cut are not said.
  * Negative after recipe_blame() or err_set(). */
 int pair_list_read(PairList *l, const Recipe *r, const PairShape *s, int validation, int quiet);
+/* 1: one list has the pairs of both parts. A text is cut into pairs part by part instead. */
+int pair_list_has_both(const Recipe *r);
+/* Where a part's pairs lie in the list. Negative after recipe_blame() if there are none. */
+int pair_list_part(const PairList *l, const Recipe *r, int validation, int64_t *from, int64_t *count);
 
 /* Writes the fields of no sample, and of one behind that. */
 void pair_fill_none(const PairShape *s, void *const *field);

@@ -393,38 +393,45 @@ static void say_losses(const PairReading *p)
                  (long long)l->n_cut_answer, (long long)l->n, (long long)s->L);
 }
 
-/* own: the file is data.val, all of which is validation data. */
-static int read_text(PairReading *p, int validation, int own, const char *text, int64_t n)
+/* 1: the file is data.val, all of which is validation data. */
+static int is_own(const Recipe *r, int validation) { return validation && r->data.val[0] != '\0'; }
+
+int pair_list_has_both(const Recipe *r)
 {
-    PairList     *l    = p->list;
+    return r->data.val[0] == '\0' && (r->latent.pairs == PAIRS_JSONL || r->latent.pairs == PAIRS_SQUAD);
+}
+
+int pair_list_part(const PairList *l, const Recipe *r, int validation, int64_t *from, int64_t *count)
+{
+    int own = is_own(r, validation);
+    *from   = 0;
+    *count  = l->n;
+    if (pair_list_has_both(r)) take_part(l->n, r->data.val_fraction, validation, from, count);
+    if (*count > 0) return 0;
+    return recipe_blame(r, own ? "data.val" : "data.train", "%s has no %s of prompt and answer",
+                        own ? r->data.val : r->data.train, validation ? "validation pair" : "pair");
+}
+
+static int read_text(PairReading *p, int validation, const char *text, int64_t n)
+{
     const Recipe *r    = p->recipe;
-    const char   *key  = own ? "data.val" : "data.train";
     int64_t       from = 0, count = n;
-    int           divided = !own && r->data.val[0] == '\0', rc;
+    int           own = is_own(r, validation), rc;
     TRY(pair_text_open(&p->text, r));
     if (r->latent.pairs == PAIRS_TEXT) {
-        if (divided) take_part(n, r->data.val_fraction, validation, &from, &count);
+        if (r->data.val[0] == '\0') take_part(n, r->data.val_fraction, validation, &from, &count);
         rc = cut_text(p, text + from, count);
     } else {
         rc = pair_list_parse(p, text, (size_t)n);
         if (rc == 0 && !p->quiet) say_losses(p);
-        if (divided) {
-            take_part(l->n, r->data.val_fraction, validation, &from, &count);
-            if (count > 0) memmove(l->pair, l->pair + from, sizeof *l->pair * (size_t)count);
-            l->n = count;
-        }
     }
     pair_text_close(&p->text);
-    if (rc < 0) return recipe_blame_pending(r, key);
-    if (l->n == 0)
-        return recipe_blame(r, key, "%s has no %s of prompt and answer", p->name,
-                            validation ? "validation pair" : "pair");
-    return 0;
+    return rc < 0 ? recipe_blame_pending(r, own ? "data.val" : "data.train") : 0;
 }
 
 int pair_list_read(PairList *l, const Recipe *r, const PairShape *s, int validation, int quiet)
 {
-    int         own = validation && r->data.val[0] != '\0';
+    int         own = is_own(r, validation);
     PairReading p   = { .list = l, .recipe = r, .shape = s, .name = own ? r->data.val : r->data.train };
     /* The training part is read first, from the same file. */
     p.quiet = quiet || (validation && !own);
@@ -436,7 +443,7 @@ int pair_list_read(PairList *l, const Recipe *r, const PairShape *s, int validat
     if (file_kind(p.name) == FILE_NONE) return recipe_blame(r, key, "%s: no such file", p.name);
     if (file_read_all(p.name, MOST_BYTES, &text, &n) < 0) return recipe_blame_pending(r, key);
     l->hash = XXH64(text, n, 0);
-    int rc  = read_text(&p, validation, own, text, (int64_t)n);
+    int rc  = read_text(&p, validation, text, (int64_t)n);
     free(text);
     if (rc < 0) pair_list_free(l);
     return rc;

@@ -25,6 +25,10 @@ extern "C" {
 
 typedef struct Source Source;
 
+/* What a recipe can ask of its data before a source is opened: nothing, they may be elsewhere; everything; or
+ * all but what the sources say that are opened next, before anything is planned. */
+enum { DATA_ELSEWHERE, DATA_HERE, DATA_OPENED_NEXT };
+
 typedef struct {
     /* Writes sample g: field[i] points at the sample's place in field i. 1: the sample cannot be used and has
      * no target after all, which an evaluation counts. Negative after err_set(). */

@@ -143,6 +143,7 @@ static int read_all(Process *p, void *bytes, int64_t n, double until_s, double t
         if (got < 0) return err_sys("worker reply");
         if (got == 0) {
             kill(p->pid, SIGKILL);
+            p->is_late = 1;
             return err_set("the worker hangs: no answer for %g s", timeout_s);
         }
         ssize_t k = read(p->reply, at, (size_t)n);

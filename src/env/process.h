@@ -18,6 +18,7 @@ typedef struct {
     int   command;     /* we write */
     int   reply;       /* we read */
     int   is_hopeless; /* it said 'f': a restart would not help */
+    int   is_late;     /* it was killed because no answer came in time */
 } Process;
 
 /* argv ends in NULL; memory becomes descriptor 4. */

@@ -3,18 +3,23 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/hostmem.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "env/envlib.h"
 #include "env/process.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { START_S = 60 /* importing Gymnasium on a slow disk takes long */, MAX_ARG = ENVLIB_MAX_OPTION + 8 };
+enum {
+    START_S = 60 /* importing Gymnasium on a slow disk takes long, on a core of its own */,
+    MAX_ARG = ENVLIB_MAX_OPTION + 8
+};
 
 typedef struct {
     Process process;
@@ -136,15 +141,28 @@ static int launch(Remote *r, Worker *w)
     return process_start(&w->process, (char *const *)argv, w->memory);
 }
 
-/* Waits for the process and gives it its layout. The first worker's spec becomes the spec of all. */
-static int greet(Remote *r, Worker *w, EnvSpec *first_spec, Arena *a)
+double remote_start_limit(double timeout_s, int n_worker, int n_cpu)
+{
+    if (timeout_s < 0) return -1;
+    return MAX(START_S, timeout_s) * ceil((double)n_worker / MAX(n_cpu, 1));
+}
+
+/* Waits for the process, which starts beside n-1 others, and gives it its layout. The first worker's spec
+ * becomes the spec of all. */
+static int greet(Remote *r, Worker *w, int n_start, EnvSpec *first_spec, Arena *a)
 {
     char     line[1024] = "", *json = NULL;
     uint32_t n       = 0;
-    double   limit_s = r->conf.timeout_s < 0 ? -1 : MAX(START_S, r->conf.timeout_s);
+    int      cpus    = hostmem_cpus();
+    double   limit_s = remote_start_limit(r->conf.timeout_s, n_start, cpus);
     Arena    own;
     EnvSpec  spec;
-    TRY(process_receive(&w->process, 's', limit_s, &json, &n));
+    if (process_receive(&w->process, 's', limit_s, &json, &n) < 0) {
+        if (!w->process.is_late || n_start == 1) return -1;
+        err_clear();
+        return err_set("a worker has not started within %g s: %d of them share %d core%s (ppo.workers)",
+                       limit_s, n_start, cpus, str_plural(cpus));
+    }
     arena_init(&own);
     int rc = spec_parse(first_spec ? first_spec : &spec, first_spec ? a : &own, json, n, r->conf.name);
     if (rc == 0 && !first_spec && !spec_same(r->spec, &spec))
@@ -212,7 +230,7 @@ static int make_workers(Remote *r, Arena *a)
 static int start_all(Remote *r, EnvSpec *spec, Arena *a)
 {
     for (int i = 0; i < r->n_worker; i++) TRY(launch(r, &r->worker[i]));
-    for (int i = 0; i < r->n_worker; i++) TRY(greet(r, &r->worker[i], i == 0 ? spec : NULL, a));
+    for (int i = 0; i < r->n_worker; i++) TRY(greet(r, &r->worker[i], r->n_worker, i == 0 ? spec : NULL, a));
     return 0;
 }
 
@@ -265,7 +283,7 @@ static int restart(Remote *r, Worker *w)
         log_warn("environment %s number %lld: %s; restarting its worker", r->conf.name, number, why);
         r->restarts++;
         process_stop(&w->process);
-        if (launch(r, w) == 0 && greet(r, w, NULL, NULL) == 0) return 0;
+        if (launch(r, w) == 0 && greet(r, w, 1, NULL, NULL) == 0) return 0;
     }
 }
 

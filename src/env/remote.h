@@ -45,6 +45,9 @@ typedef struct {
 
 RemoteLayout remote_layout(const EnvSpec *spec, int n);
 
+/* Seconds that each of so many workers has to start in, if all start together: more where they share cores.
+ * Negative: no limit. */
+double remote_start_limit(double timeout_s, int n_worker, int n_cpu);
 /* Starts all workers and fills spec from the first. Negative after err_set(). */
 int     remote_open(Remote **r, const RemoteConf *conf, EnvSpec *spec, Arena *a);
 void    remote_close(Remote *r); /* NULL is allowed */

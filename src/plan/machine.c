@@ -10,6 +10,12 @@
  * From steps of ViT-L/16 with 196 and 3,136 keys and of llama-1b with 2,048. */
 #define ATTN_FIXED 0.34
 
+/* A product of few rows leaves most of the card idle, and more idle multiprocessors make it no faster: its
+ * pipeline fills, runs and empties. With 5.0 to 5.4 us steps of PPO come out as measured, of a transformer of
+ * width 1024 with 256 environments and of an MLP of width 64 (H200, 2026-11-18). Waves of tiles explain less:
+ * 2,048 rows of width 1024 are half a wave and are as fast as the rate says. Other cards: not measured. */
+#define PRODUCT_LEAST 5.2e-6
+
 #define GIB(n) ((size_t)(1024.0 * 1024.0 * 1024.0 * (n)))
 
 /* Rates that a whole step reaches at the power limit, not the rates of the best op alone (766 TFLOP/s, 4.2
@@ -17,7 +23,7 @@
  * 389 TFLOP in 565 ms, one op at a time, and the step takes 2.5 % more than its ops, so 670; its passes run
  * at 3.4 to 3.9 TB/s, so 3.5. Attention: 322 forward / 237 backward at T 1024 with heads of 64, so 330 / 235
  * at ATTN_KEYS. Micro-batch 64 instead of 32 saves 2096 ops and 7 ms a step there, so an op costs about 3 us
- * beside its work; 2.5 here. 22 measurements of three tasks come out within 5 % (tests/test_predict.c).
+ * beside its work; 2.5 here. 27 measurements of four tasks come out within 6 % (tests/test_predict.c).
  * Products in fp8 hold 1,267 TFLOP/s one op at a time in a step of Qwen2.5 1.5B (2026-11-16), so 1,240. The
  * other cards were not measured: their rates are burst rates, times the share of the burst rate that an H200
  * holds. Those of V100 and T4 are guesses from data sheets: 0.69 of memory and products, of the T4 0.38 of
@@ -32,6 +38,7 @@ static const Machine machines[] = {
       0.065,
       0.5,
       2.5e-6,
+      PRODUCT_LEAST,
       ATTN_FIXED,
       1830 },
     { "h100",
@@ -43,6 +50,7 @@ static const Machine machines[] = {
       0.065,
       0.5,
       2.5e-6,
+      PRODUCT_LEAST,
       ATTN_FIXED,
       1830 },
     { "h100-pcie",
@@ -54,6 +62,7 @@ static const Machine machines[] = {
       0.065,
       0.5,
       2.5e-6,
+      PRODUCT_LEAST,
       ATTN_FIXED,
       1620 },
     { "v100",
@@ -65,6 +74,7 @@ static const Machine machines[] = {
       0.12,
       0,
       4e-6,
+      PRODUCT_LEAST,
       ATTN_FIXED,
       1530 },
     { "t4",
@@ -76,6 +86,7 @@ static const Machine machines[] = {
       0.12,
       0,
       4e-6,
+      PRODUCT_LEAST,
       ATTN_FIXED,
       1590 },
     { "a100",
@@ -87,6 +98,7 @@ static const Machine machines[] = {
       0.07,
       0.5,
       3.5e-6,
+      PRODUCT_LEAST,
       ATTN_FIXED,
       1410 },
 };
@@ -104,11 +116,14 @@ const Machine *machine_find(const char *s)
 
 const Machine *machine_asked(const char *key)
 {
-    char           known[160];
+    char           known[160], hint[200];
     const Machine *m = machine_find(key);
     if (m) return m;
+    StrNearest near = str_nearest_begin(key);
+    for (int i = 0; i < ARRAY_LEN(machines); i++) str_nearest_offer(&near, machines[i].key);
     machine_list_fitting(known, sizeof known, 0);
-    err_user("command line: --gpu: '%s' is not known (known: %s)", key, known);
+    err_user("command line: --gpu: %s: no such GPU%s", key,
+             str_nearest_hint(&near, known, hint, sizeof hint));
     return NULL;
 }
 
@@ -149,7 +164,7 @@ Machine machine_cpu(int threads, size_t mem_bytes)
      * 384: 8 %; in two: 0 to 2.5 %). */
     double n = threads;
     return (Machine){ "cpu", "CPU", 0,     mem_bytes, 0, { 8e9 * n, 80e9 * n, 40e9 * n, 40e9 * n, 5e9 * n },
-                      1.0,   0,     50e-6, 0,         0 };
+                      1.0,   0,     50e-6, 0,         0, 0 };
 }
 
 double machine_flops_time(const Machine *m, const MachineWork *w)
@@ -166,5 +181,6 @@ double machine_bytes_time(const Machine *m, const MachineWork *w) { return w->by
 
 double machine_op_time(const Machine *m, const MachineWork *w)
 {
-    return MAX(machine_bytes_time(m, w), machine_flops_time(m, w)) + m->op_s;
+    double least = w->unit == UNIT_GEMM || w->unit == UNIT_FP8 ? m->product_s : 0;
+    return MAX(MAX(machine_bytes_time(m, w), machine_flops_time(m, w)), least) + m->op_s;
 }

@@ -27,6 +27,7 @@ typedef struct {
     double      f32_share;        /* rate of f32 products relative to 16-bit ones */
     double      tf32_share;       /* the same of products in TF32; 0: none */
     double      op_s;             /* fixed cost of an op inside a captured step */
+    double      product_s;        /* a product takes so long at least; 0: not known */
     double      attn_fixed;       /* share of attention's time at ATTN_KEYS that more keys do not lengthen */
     double      peak_mhz;         /* clock that peak_flops is meant for; 0: unknown */
 } Machine;
@@ -59,7 +60,8 @@ int machine_list_fitting(char *buf, size_t n, size_t size_bytes);
 /* A stand-in for this computer's CPU with the given threads. */
 Machine machine_cpu(int threads, size_t mem_bytes);
 
-/* Seconds for one op: the slower of arithmetic and memory traffic, plus the fixed cost. */
+/* Seconds for one op: the slower of arithmetic and memory traffic, of a product at least product_s, plus the
+ * fixed cost. */
 double machine_op_time(const Machine *m, const MachineWork *w);
 /* The two halves alone. */
 double machine_flops_time(const Machine *m, const MachineWork *w);

@@ -220,15 +220,15 @@ void switches_print(const Job *j, const DevVt *vt, FILE *out)
 static int require_on(const Job *j, const DevVt *vt, const char *name)
 {
     const Switch *found = NULL;
-    StrNearest    near  = str_nearest_begin(name);
+    char          hint[80];
+    StrNearest    near = str_nearest_begin(name);
     for (int i = 0; i < ARRAY_LEN(switches); i++) {
         str_nearest_offer(&near, opt_name[i]);
         if (strcmp(opt_name[switches[i].field], name) == 0) found = &switches[i];
     }
     if (!found) {
-        return recipe_blame(&j->recipe, "require", "there is no optimisation '%s'%s%s%s", name,
-                            near.best ? " (did you mean " : "", near.best ? near.best : "",
-                            near.best ? "?)" : "");
+        return recipe_blame(&j->recipe, "require", "%s: no such optimisation%s", name,
+                            str_nearest_hint(&near, NULL, hint, sizeof hint));
     }
     State s = switch_state(j, vt, found);
     if (strcmp(s.word, "on") == 0) return 0;

@@ -48,13 +48,14 @@ static int make_absolute(void *ctx, const SchemaRow *row, char path[RECIPE_STR])
     return 0;
 }
 
-/* Files by absolute path from here on. So the recipe in the run directory works from any folder, and
- * checkpoints of a run that goes on from another folder name the same files. Messages about data that cannot
- * be used come before, with the user's words. */
-static int fix_paths(Run *run)
+/* What the open data say is filled in. Files by absolute path from here on: so the recipe in the run's folder
+ * works from any folder, and checkpoints of a run that goes on from another folder name the same files.
+ * Messages about data that cannot be used come before, with the user's words. */
+static int fix_recipe(Run *run)
 {
     run->fixed = *run->r;
     run->r     = &run->fixed;
+    if (run->task->fit) run->task->fit(&run->fixed, run->train, run->val);
     return paths_in_recipe(&run->fixed, make_absolute, NULL);
 }
 
@@ -244,7 +245,7 @@ static void clear_leftovers(Run *run)
 int train_open(Run *run, const TrainOptions *opt)
 {
     TRY(open_sources(run));
-    TRY(fix_paths(run));
+    TRY(fix_recipe(run));
     const Recipe *r = run->r;
     TRY(lock_dir(run)); /* before the device: a second process must not take memory from the first */
     unsigned parts = JOB_TRAIN;

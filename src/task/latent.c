@@ -493,6 +493,8 @@ static int latent_begin(Job *j)
     return 0;
 }
 
+static double *latent_share(Recipe *r) { return &r->latent.share; }
+
 /* ---- the task ----------------------------------------------------------------------------------------- */
 
 static const TaskLoss losses[] = { [PAIR_LOSS]        = { .name = "answer" },
@@ -537,6 +539,8 @@ const Task task_latent = {
     .has_val        = pairs_has_val,
     .open_train     = pairs_open_train,
     .open_val       = pairs_open_val,
+    .fit            = pairs_fit,
+    .share          = latent_share,
     .ask            = latent_ask,
     .sample         = latent_sample,
     .after_load     = latent_after_load,

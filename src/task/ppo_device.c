@@ -12,6 +12,7 @@
 #include "prog/record.h"
 
 #include <string.h>
+#include <xxhash.h>
 
 /* The tensors of the op, in order. */
 enum { LANES, OBS, FINAL, REWARD, TERMINATED, TRUNCATED, SLOT, TURN, ACTION, ENDED };
@@ -112,6 +113,14 @@ void ppo_device_record(Job *j, Prog *p, PpoGroup *g)
     prog_at(p, -1, -1, "environments");
     rec_call(p, call_of(j, g));
 }
+
+int64_t ppo_device_mark(const Recipe *r)
+{
+    uint64_t h = XXH64(r->ppo.env, strlen(r->ppo.env) + 1, (uint64_t)r->seed);
+    return (int64_t)(XXH64(r->ppo.options, strlen(r->ppo.options) + 1, h) >> 1 | 1);
+}
+
+int ppo_device_is_other(const Recipe *r, int64_t mark) { return mark != 0 && mark != ppo_device_mark(r); }
 
 int ppo_device_reset(Job *j)
 {

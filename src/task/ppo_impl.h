@@ -248,10 +248,14 @@ int  ppo_device_choose(Job *j); /* sets on_device; negative after recipe_blame()
 void ppo_device_declare(Job *j, PpoGroup *g);
 int  ppo_device_open(Job *j);
 int  ppo_device_reset(Job *j); /* first episodes; waits */
-void ppo_device_close(Ppo *p);
-void ppo_device_record(Job *j, Prog *p, PpoGroup *g); /* one step of the environments */
-int  ppo_device_ask(Job *j);                          /* queues the download of what ended */
-void ppo_device_note(Ppo *p);                         /* takes it in */
+/* What saved environments are: name, options and seed, as a number above 0. They go on only if they still are
+ * that; mark 0: not known. */
+int64_t ppo_device_mark(const Recipe *r);
+int     ppo_device_is_other(const Recipe *r, int64_t mark);
+void    ppo_device_close(Ppo *p);
+void    ppo_device_record(Job *j, Prog *p, PpoGroup *g); /* one step of the environments */
+int     ppo_device_ask(Job *j);                          /* queues the download of what ended */
+void    ppo_device_note(Ppo *p);                         /* takes it in */
 
 /* ---- ppo_hybrid.c ---- */
 

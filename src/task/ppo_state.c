@@ -2,10 +2,12 @@
  *
  *     PpoHost   running discounted rewards, f32[E]   int64 size, then envs_save() of so many bytes
  *
+ * Environments on the device are kept tensors. In place of their size stands what they are
+ * (ppo_device_mark()).
+ *
  * An environment that cannot be saved begins new episodes when a run goes on. So does one whose options,
  * seed, size of state or `isolate` have changed. So do those of several ranks, because a checkpoint has the
- * state of one rank. Environments on the device are kept tensors: after a change of options or seed, saved
- * episodes end as they began. */
+ * state of one rank. */
 #include "task/ppo_impl.h"
 
 #include "base/err.h"
@@ -55,7 +57,9 @@ int ppo_before_save(Job *j)
     if (!buf) return err_sys("memory for the environments' state");
     memcpy(buf, &p->host, sizeof p->host);
     if (p->envs) memcpy(buf + sizeof p->host, p->reward_return, sizeof(float) * (size_t)p->E);
-    int rc = write_envs(j, buf + head, n - head);
+    int     rc   = write_envs(j, buf + head, n - head);
+    int64_t mark = p->on_device ? ppo_device_mark(&j->recipe) : 0;
+    if (p->on_device) memcpy(buf + head, &mark, sizeof mark);
     if (rc == 0) rc = job_upload(j, p->kept, buf, (size_t)n);
     free(buf);
     return rc;
@@ -80,6 +84,16 @@ static int read_envs(Ppo *p, const char *at, int64_t room)
     return 0;
 }
 
+/* Environments on the device came with the kept tensors. */
+static int look_at_device(Job *j, const char *at)
+{
+    int64_t mark;
+    memcpy(&mark, at, sizeof mark);
+    int other = ppo_device_is_other(&j->recipe, mark);
+    if (other) log_info("the saved environments are not the same any more: new episodes begin");
+    return other || comm_world(j->comm) > 1 ? ppo_device_reset(j) : 0;
+}
+
 int ppo_after_load(Job *j)
 {
     Ppo    *p = ppo_of(j);
@@ -92,8 +106,8 @@ int ppo_after_load(Job *j)
         if (p->envs) {
             memcpy(p->reward_return, buf + sizeof p->host, sizeof(float) * (size_t)p->E);
             rc = read_envs(p, buf + head, n - head);
-        } else if (comm_world(j->comm) > 1) {
-            rc = ppo_device_reset(j);
+        } else if (p->on_device) {
+            rc = look_at_device(j, buf + head);
         }
         p->n_call = 0;
     }

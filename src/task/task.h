@@ -128,8 +128,8 @@ struct Task {
     int64_t (*together)(const Recipe *r);
     /* Samples of one update, where a step has several updates; a micro-batch divides them. NULL: all. */
     int64_t (*update_samples)(const Recipe *r);
-    /* Fills in keys that follow from the data, after the recipe was read. need_data 0: data may be
-     * elsewhere. Negative after recipe_blame(). NULL: none. */
+    /* Fills in keys that follow from the data, after the recipe was read. need_data: DATA_*.
+     * Negative after recipe_blame(). NULL: none. */
     int (*complete)(Recipe *r, int need_data);
     /* Sets what `brim plan --grow WHAT` grows to its n-th value, n = 1, 2, ...; returns the value, 0 when
      * there are no more, negative after err_user() for another WHAT. NULL: nothing grows. */
@@ -155,6 +155,12 @@ struct Task {
     int (*open_train)(Source **out, const Recipe *r);
     /* most > 0: only so many samples, evenly spread. train: the training source if it is open, or NULL. */
     int (*open_val)(Source **out, const Recipe *r, int64_t most, const Source *train);
+    /* Fills in keys that follow from open sources, of which val may be NULL; complete() was called with
+     * DATA_OPENED_NEXT. NULL: none. */
+    void (*fit)(Recipe *r, const Source *train, const Source *val);
+    /* Where fit() leaves the part of their longest rows that the data need: a plan for them can then be made
+     * without them. 0: not known. NULL: none. */
+    double *(*share)(Recipe *r);
 
     /* ---- a run ---- */
 

@@ -55,7 +55,6 @@ void tensor_init_rows(Tensor *v, Tensor *t, int64_t row0, int64_t n_rows)
     v->stride[0]    = ld;
     v->root         = t->root;
     v->slab         = t->root->slab;
-    v->scale        = t->scale;
     v->offset_bytes = t->offset_bytes + (size_t)(row0 * ld) * dtype_bytes(t->dtype);
     if (t->data) v->data = (char *)t->data + (size_t)(row0 * ld) * dtype_bytes(t->dtype);
 }

@@ -44,7 +44,6 @@ struct Tensor {
     int64_t     stride[TENSOR_MAX_DIM]; /* elements */
     Tensor     *root;                   /* itself for a root */
     size_t      offset_bytes;           /* from the root's start */
-    Tensor     *scale;                  /* fp8: the tensor that holds its dequantisation factor, or NULL */
     Slab        slab;                   /* of the root */
     size_t      slab_offset;            /* of the root within the slab, once placed */
     void       *data;                   /* device address, set by bind */

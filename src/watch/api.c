@@ -61,6 +61,7 @@ static void put_run(JsonOut *o, const RunView *v)
     json_out_str(o, "activity", v->activity);
     put_epoch(o, &v->tail);
     json_out_str(o, "facts", v->facts_mark); /* another one when they changed */
+    json_out_int(o, "log_bytes", v->log_bytes);
     json_out_num(o, "age_s", MAX(0, clock_wall_s() - v->changed_s));
     for (int i = 0; i < ARRAY_LEN(run_fields); i++) {
         double x = series_last(&v->tail, run_fields[i]);
@@ -194,7 +195,21 @@ static void put_texts(JsonOut *o, const Runs *r, const RunView *v)
     json_out_close(o);
 }
 
-int api_run(Runs *r, RunView *v, double from, FILE *out)
+/* {"from", "to", "text"}: bytes of the log. A page asks for what is behind `to` next. */
+static void put_log(JsonOut *o, const Runs *r, const RunView *v, int64_t from)
+{
+    int64_t to;
+    char   *text = from >= 0 ? runs_log(r, v, &from, &to, TEXT_BYTES) : NULL;
+    if (!text) return;
+    json_out_object(o, "log");
+    json_out_int(o, "from", from);
+    json_out_int(o, "to", to);
+    json_out_str(o, "text", text);
+    json_out_close(o);
+    free(text);
+}
+
+int api_run(Runs *r, RunView *v, double from, int64_t log, FILE *out)
 {
     JsonOut o;
     Series *s = runs_series(r, v);
@@ -209,6 +224,7 @@ int api_run(Runs *r, RunView *v, double from, FILE *out)
     put_waterfall(&o, s, &v->facts);
     sampleview_put(&o, r, v, from);
     if (from <= 0) put_texts(&o, r, v);
+    put_log(&o, r, v, log);
     return json_out_end(&o);
 }
 

@@ -9,9 +9,9 @@
 
 /* {"host", "gpus", "runs"}: /api/runs and the events. */
 int api_runs(const Runs *r, const Gpus *g, FILE *out);
-/* One run: {"name", "epoch", "columns", "waterfall", "samples", "texts"}; rows of step `from` on, texts
- * only from 0. Negative after err_set(). */
-int api_run(Runs *r, RunView *v, double from, FILE *out);
+/* One run: {"name", "epoch", "columns", "waterfall", "samples", "texts", "log"}; rows of step `from` on,
+ * texts only from 0, the log from byte `log` on; log negative: without. Negative after err_set(). */
+int api_run(Runs *r, RunView *v, double from, int64_t log, FILE *out);
 /* Prometheus' text format. */
 void api_prometheus(const Runs *r, const Gpus *g, FILE *out);
 

@@ -29,23 +29,23 @@ typedef struct {
         key, offsetof(RunFacts, field), sizeof(((RunFacts *)0)->field)                                       \
     }
 
-static const NumberRow numbers[]       = { { "units_per_step", offsetof(RunFacts, units_per_step) },
-                                           { "ranks", offsetof(RunFacts, ranks) },
-                                           { "started_s", offsetof(RunFacts, started_s) },
-                                           { "first_step", offsetof(RunFacts, first_step) },
-                                           { "target", offsetof(RunFacts, target) },
-                                           { "energy_j", offsetof(RunFacts, energy_j) },
-                                           { "sampler_cpu_s", offsetof(RunFacts, sampler_cpu_s) },
-                                           { "sampler_open_s", offsetof(RunFacts, sampler_open_s) },
-                                           { "sampler_s", offsetof(RunFacts, sampler_s) } };
-static const NumberRow plan_numbers[]  = { NUMBER(micro_batch, plan), NUMBER(micro_per_step, plan),
-                                           NUMBER(world, plan),       NUMBER(planned_bytes, plan),
-                                           NUMBER(room_bytes, plan),  NUMBER(total_bytes, plan),
-                                           NUMBER(model_flops, plan), NUMBER(repeat_flops, plan),
-                                           NUMBER(inner_flops, plan), NUMBER(predicted_s, plan),
-                                           NUMBER(repeat_s, plan),    NUMBER(n_op, plan),
-                                           NUMBER(peak_flops, plan),  NUMBER(peak_mhz, plan),
-                                           NUMBER(capability, plan),  NUMBER(threads, plan) };
+static const NumberRow numbers[]      = { { "units_per_step", offsetof(RunFacts, units_per_step) },
+                                          { "ranks", offsetof(RunFacts, ranks) },
+                                          { "started_s", offsetof(RunFacts, started_s) },
+                                          { "first_step", offsetof(RunFacts, first_step) },
+                                          { "target", offsetof(RunFacts, target) },
+                                          { "energy_j", offsetof(RunFacts, energy_j) },
+                                          { "sampler_cpu_s", offsetof(RunFacts, sampler_cpu_s) },
+                                          { "sampler_open_s", offsetof(RunFacts, sampler_open_s) },
+                                          { "sampler_s", offsetof(RunFacts, sampler_s) } };
+static const NumberRow plan_numbers[] = {
+    NUMBER(micro_batch, plan),   NUMBER(micro_per_step, plan), NUMBER(world, plan),
+    NUMBER(planned_bytes, plan), NUMBER(room_bytes, plan),     NUMBER(total_bytes, plan),
+    NUMBER(model_flops, plan),   NUMBER(repeat_flops, plan),   NUMBER(inner_flops, plan),
+    NUMBER(predicted_s, plan),   NUMBER(repeat_s, plan),       NUMBER(n_op, plan),
+    NUMBER(peak_flops, plan),    NUMBER(peak_mhz, plan),       NUMBER(capability, plan),
+    NUMBER(threads, plan),       NUMBER(data_share, plan)
+};
 static const NumberRow host_numbers[]  = { NUMBER(cpus, host),  NUMBER(allowed, host),
                                            NUMBER(quota, host), NUMBER(loader_threads, host),
                                            NUMBER(cores, host), NUMBER(allowed_cores, host) };

@@ -22,6 +22,7 @@ typedef struct {
     double predicted_s, repeat_s; /* a step by the machine's rates; of this, what is computed again */
     double n_op;                  /* ops of a step */
     double peak_flops, peak_mhz;  /* the data sheet's, and the clock it is meant for */
+    double data_share;            /* of their longest rows that the data need (Task.share); 0: not known */
     double capability, threads;   /* 90: compute capability 9.0; CPU threads that compute */
     char   precision[16], recompute[16], machine[64]; /* machine: key of plan/machine.h, "cpu", or "" */
 } FactsPlan;

@@ -194,7 +194,7 @@ static enum MHD_Result serve_events(HttpServer *s, struct MHD_Connection *c)
 typedef enum { DATA_RUNS, DATA_RUN, DATA_PROMETHEUS } DataPage;
 
 static enum MHD_Result serve_data(HttpServer *s, struct MHD_Connection *c, DataPage page, const char *name,
-                                  double from)
+                                  double from, int64_t log)
 {
     char  *text = NULL;
     size_t n    = 0;
@@ -205,7 +205,7 @@ static enum MHD_Result serve_data(HttpServer *s, struct MHD_Connection *c, DataP
     RunView *v = page == DATA_RUN ? runs_find(&s->runs, name) : NULL;
     if (page == DATA_RUNS) rc = api_runs(&s->runs, &s->gpus, f);
     if (page == DATA_PROMETHEUS) api_prometheus(&s->runs, &s->gpus, f);
-    if (v) rc = api_run(&s->runs, v, from, f);
+    if (v) rc = api_run(&s->runs, v, from, log, f);
     thread_unlock(&s->lock);
     if (fclose(f) != 0 || rc < 0 || (page == DATA_RUN && !v)) {
         err_clear();
@@ -239,15 +239,19 @@ static enum MHD_Result route(HttpServer *s, struct MHD_Connection *c, const char
     static const char one[] = "/api/runs/";
     Asset             a;
     if (asset_find(url, &a)) return send_asset(s, c, &a, by_address && s->token[0]);
-    if (strcmp(url, "/api/runs") == 0) return serve_data(s, c, DATA_RUNS, NULL, 0);
-    if (strcmp(url, "/metrics") == 0) return serve_data(s, c, DATA_PROMETHEUS, NULL, 0);
+    if (strcmp(url, "/api/runs") == 0) return serve_data(s, c, DATA_RUNS, NULL, 0, -1);
+    if (strcmp(url, "/metrics") == 0) return serve_data(s, c, DATA_PROMETHEUS, NULL, 0, -1);
     if (strcmp(url, "/events") == 0) return serve_events(s, c);
     if (str_starts_with(url, one)) {
-        const char *text = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "from");
-        double      from = 0;
+        const char *text   = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "from");
+        const char *behind = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "log");
+        double      from   = 0;
+        int64_t     log    = -1;
         if (text && str_parse_double(text, &from) < 0)
             return refuse(c, MHD_HTTP_BAD_REQUEST, "from: not a number\n");
-        return serve_data(s, c, DATA_RUN, url + sizeof one - 1, from);
+        if (behind && str_parse_int(behind, &log) < 0)
+            return refuse(c, MHD_HTTP_BAD_REQUEST, "log: not a number of bytes\n");
+        return serve_data(s, c, DATA_RUN, url + sizeof one - 1, from, log);
     }
     return refuse(c, MHD_HTTP_NOT_FOUND, "there is nothing here\n");
 }

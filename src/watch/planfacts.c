@@ -71,6 +71,7 @@ static void fill_plan(FactsPlan *p, const Setup *s)
     p->n_op              = w.n_op;
     p->peak_flops        = s->machine.peak_flops > 0 ? s->machine.peak_flops : NAN;
     p->peak_mhz          = s->machine.peak_mhz > 0 ? s->machine.peak_mhz : NAN;
+    p->data_share        = j->task->share ? *j->task->share((Recipe *)&j->recipe) : 0;
     p->capability        = s->info.capability;
     p->threads           = s->dev->vt->hints->is_late ? NAN : s->info.n_sm;
     str_copy(p->precision, sizeof p->precision, job_precision(j));

@@ -72,7 +72,7 @@ RunView *runs_find(Runs *r, const char *name)
 
 RunView *runs_need(Runs *r, const char *name)
 {
-    char     shown[128], recipe[1400];
+    char     shown[128], recipe[1400], where[1100];
     RunView *v = runs_find(r, name);
     if (v) return v;
     str_quote(shown, sizeof shown, name, strlen(name));
@@ -80,7 +80,11 @@ RunView *runs_need(Runs *r, const char *name)
     if (access(recipe, F_OK) == 0) {
         err_user("command line: %s: this run has no steps yet", shown);
     } else {
-        err_user("command line: %s: no such run in %s", shown, r->base);
+        StrNearest near = str_nearest_begin(name);
+        for (int i = 0; i < r->n_run; i++) str_nearest_offer(&near, r->run[i]->name);
+        snprintf(where, sizeof where, "there is none in %s", r->base);
+        err_user("command line: %s: no such run%s", shown,
+                 str_nearest_hint(&near, where, recipe, sizeof recipe));
     }
     return NULL;
 }
@@ -131,6 +135,17 @@ static int follow_facts(const Runs *r, RunView *v)
     str_copy(v->facts_mark, sizeof v->facts_mark, mark);
     read_facts(r, v);
     return 1;
+}
+
+/* 1: the log has another length than before. */
+static int follow_log(const Runs *r, RunView *v)
+{
+    char        path[1400];
+    struct stat st;
+    int64_t     was = v->log_bytes;
+    int         is  = runs_path(r, v, "log.txt", path, sizeof path) == 0 && stat(path, &st) == 0;
+    v->log_bytes    = is ? st.st_size : 0;
+    return v->log_bytes != was;
 }
 
 /* 1 when the process holds a flock() on the file; pid 0: some process of this machine. The inode alone is not
@@ -304,6 +319,7 @@ int runs_refresh(Runs *r)
         int      rc = series_follow(&v->tail);
         if (rc < 0) err_clear();
         changed |= follow_facts(r, v) || rc > 0;
+        changed |= follow_log(r, v);
         RunState now = state_of(r, v);
         changed |= now != v->state;
         v->state = now;
@@ -353,22 +369,58 @@ void runs_blot(char *text)
     }
 }
 
-char *runs_text(const Runs *r, const RunView *v, const char *file, size_t max)
+/* Bytes *from to *to of a file of *to bytes, the last max of them; a line that begins before them is cut. */
+static char *read_part(int fd, int64_t *from, int64_t *to, size_t max)
+{
+    char   *text  = (char *)mem_alloc(max + 1);
+    int64_t begin = MAX(*from, *to - (int64_t)max);
+    if (!text) return NULL;
+    ssize_t n           = pread(fd, text, (size_t)(*to - begin), begin);
+    text[n > 0 ? n : 0] = '\0';
+    char *first         = begin > *from ? strchr(text, '\n') : NULL;
+    *to                 = begin + MAX(n, 0);
+    *from               = begin + (first ? first + 1 - text : 0);
+    if (first) memmove(text, first + 1, strlen(first + 1) + 1);
+    return text;
+}
+
+static int open_text(const Runs *r, const RunView *v, const char *file, int64_t *size_bytes)
 {
     char        path[1400];
     struct stat st;
-    char       *text = NULL;
-    if (runs_path(r, v, file, path, sizeof path) < 0) return NULL;
+    if (runs_path(r, v, file, path, sizeof path) < 0) return -1;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-    if (fd < 0) return NULL;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (text = (char *)mem_alloc(max + 1))) {
-        off_t   from        = st.st_size > (off_t)max ? st.st_size - (off_t)max : 0;
-        ssize_t n           = pread(fd, text, max, from);
-        text[n > 0 ? n : 0] = '\0';
-        char *first         = from > 0 ? strchr(text, '\n') : NULL;
-        if (first) memmove(text, first + 1, strlen(first + 1) + 1);
-        runs_blot(text);
+    if (fd < 0) return -1;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return -1;
     }
+    *size_bytes = st.st_size;
+    return fd;
+}
+
+char *runs_text(const Runs *r, const RunView *v, const char *file, size_t max)
+{
+    int64_t from = 0, to;
+    int     fd   = open_text(r, v, file, &to);
+    if (fd < 0) return NULL;
+    char *text = read_part(fd, &from, &to, max);
     close(fd);
+    if (text) runs_blot(text);
+    return text;
+}
+
+char *runs_log(const Runs *r, const RunView *v, int64_t *from, int64_t *to, size_t max)
+{
+    int fd = open_text(r, v, "log.txt", to);
+    if (fd < 0) return NULL;
+    if (*from > *to || *from < 0) *from = 0;
+    char *text = read_part(fd, from, to, max);
+    close(fd);
+    if (!text) return NULL;
+    char *end = strrchr(text, '\n'), *behind = end ? end + 1 : text;
+    *behind = '\0'; /* half a line waits for its end */
+    *to     = *from + (behind - text);
+    runs_blot(text);
     return text;
 }

@@ -33,6 +33,7 @@ typedef struct {
     Series  *full;                /* all of it, or NULL */
     int64_t  asked;               /* when full was wanted last, a count */
     int      is_seen;             /* in the folder's newest listing */
+    int64_t  log_bytes;           /* of log.txt; 0: there is none */
     char     facts_mark[64];      /* of the watch.json that the facts are from; "": not read yet */
 } RunView;
 
@@ -65,6 +66,10 @@ int runs_path(const Runs *r, const RunView *v, const char *file, char *buf, size
 /* A text of the run of at most max bytes, its last ones if there are more; tokens in it are blotted out.
  * NULL: none. The caller frees it. */
 char *runs_text(const Runs *r, const RunView *v, const char *file, size_t max);
+/* What log.txt has from byte *from on: whole lines, the newest ones if there are more than max. Sets *from
+ * and *to to where the text begins and ends; a log shorter than *from is another one, and begins at 0. NULL:
+ * none. The caller frees it. */
+char *runs_log(const Runs *r, const RunView *v, int64_t *from, int64_t *to, size_t max);
 /* Blots out what follows "watch.token=" and "?token=", up to white space. */
 void runs_blot(char *text);
 

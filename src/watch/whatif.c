@@ -22,7 +22,7 @@ Recipe *whatif_recipe(const RecipeFrom *from, const char (*key)[WHATIF_KEY], int
     n += from->n_override;
     int rc = from->extra ? recipe_load_task(r, from->extra, from->path, n, all)
                          : recipe_load_without_data(r, from->path, n, all);
-    if (rc == 0 && from->task->complete) rc = from->task->complete(r, 0);
+    if (rc == 0 && from->task->complete) rc = from->task->complete(r, DATA_ELSEWHERE);
     if (rc == 0) return r;
     free(r);
     return NULL;
@@ -52,17 +52,19 @@ int whatif_plan(WhatIf *out, const RecipeFrom *from, const RunFacts *f, const ch
     size_t    room = (size_t)(room_bytes > 0 ? room_bytes : f->plan.room_bytes);
     ChooseFor what = { from->task, r, f->plan.capability > 0 ? dev_cuda_plan() : dev_cpu(),
                        (int)f->plan.capability, JOB_TRAIN };
+    if (from->task->share && f->plan.data_share > 0) *from->task->share(r) = f->plan.data_share;
     if (f->plan.world > 1) r->step_samples /= (int64_t)f->plan.world;
     int rc = choose_plan(&c, &what, &m, (ChooseRoom){ room, recipe_memory_limit(r, m.mem_bytes) });
     if (rc == 0) rc = build_create(&j, from->task, r, &c.row[c.best].choice, JOB_TRAIN, what.vt);
     if (rc == 0) {
-        Machine work = m;
-        work.op_s    = 0;
-        *out         = (WhatIf){ .step_s      = choose_step_cost(j, &m).step_s,
-                                 .work_s      = choose_step_cost(j, &work).step_s,
-                                 .repeat_s    = planfacts_repeat_s(j, &m),
-                                 .total_bytes = (double)store_total_bytes(&j->store),
-                                 .choice      = j->choice };
+        Machine work   = m;
+        work.op_s      = 0;
+        work.product_s = 0;
+        *out           = (WhatIf){ .step_s      = choose_step_cost(j, &m).step_s,
+                                   .work_s      = choose_step_cost(j, &work).step_s,
+                                   .repeat_s    = planfacts_repeat_s(j, &m),
+                                   .total_bytes = (double)store_total_bytes(&j->store),
+                                   .choice      = j->choice };
         if (!(f->plan.capability > 0)) divide_of(&out->divide, j);
     }
     build_destroy(j);

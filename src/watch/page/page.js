@@ -181,21 +181,35 @@ function merge(d, part) {
     d.columns[k] = old.concat(part.columns[k] || new Array(n).fill(null));
   }
   for (const k of ['waterfall', 'plain', 'samples', 'texts']) if (part[k]) d[k] = part[k];
+  if (part.log) mergeLog(d, part.log);
+}
+
+/* What the log has behind what is known. A page shows the newest 64 KiB, as the server sends at first. */
+function mergeLog(d, log) {
+  if (log.from === d.logTo && !log.text) return;
+  const known = log.from === d.logTo && log.from > 0 ? d.log : '';
+  const text = known + log.text, most = 65536;
+  d.log = text.length > most ? text.slice(text.indexOf('\n', text.length - most) + 1) : text;
+  d.logTo = log.to;
+  d.texts = { ...d.texts, 'log.txt': d.log };
 }
 
 async function load(name) {
-  const d = state.data.get(name) || { columns: { step: [] }, busy: false, epoch: null, lastAsked: 0 };
+  const d = state.data.get(name) || { columns: { step: [] }, busy: false, epoch: null, lastAsked: 0,
+    logTo: 0 };
   state.data.set(name, d);
   if (d.busy) { d.again = true; return; }
   d.busy = true;
   try {
     const n = d.columns.step.length;
     d.lastAsked = n ? d.columns.step[n - 1] : 0;
-    let part = await (await fetch(`api/runs/${encodeURIComponent(name)}?from=${d.lastAsked}`)).json();
+    const ask = async () => (await fetch(
+      `api/runs/${encodeURIComponent(name)}?from=${d.lastAsked}&log=${d.logTo}`)).json();
+    let part = await ask();
     if (d.epoch !== null && part.epoch !== d.epoch) {
       d.columns = { step: [] };
-      d.lastAsked = 0;
-      part = await (await fetch(`api/runs/${encodeURIComponent(name)}?from=0`)).json();
+      d.lastAsked = d.logTo = 0;
+      part = await ask();
     }
     d.epoch = part.epoch;
     merge(d, part);
@@ -213,7 +227,7 @@ function follow() {
   for (const name of state.selected) {
     const r = state.list && state.list.runs.find(q => q.name === name), d = state.data.get(name);
     if (!r) continue;
-    const mark = [r.step, r[r.measure], r.epoch, r.facts, r.state].join();
+    const mark = [r.step, r[r.measure], r.epoch, r.facts, r.state, r.log_bytes].join();
     if (d && d.mark === mark) continue;
     load(name);
     if (state.data.get(name)) state.data.get(name).mark = mark;
@@ -509,12 +523,28 @@ function showSamples() {
   $('samples').hidden = !items.length;
 }
 
+/* A text that is read to its end follows what is added. */
+function grow(pre, text) {
+  if (pre.textContent === text) return;
+  const atEnd = pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 4;
+  pre.textContent = text;
+  if (atEnd) pre.scrollTop = pre.scrollHeight;
+}
+
 function showTexts() {
   const d = state.data.get(state.selected[0]), box = $('texts');
   const names = { 'plan.txt': 'Plan', 'machine.txt': 'Machine', 'recipe.yaml': 'Recipe', 'log.txt': 'Log' };
   if (box.dataset.run === state.selected[0] && d && d.textsShown === d.texts) return;
   const open = new Set([...box.querySelectorAll('details[open]')].map(e => e.dataset.file));
-  box.replaceChildren(...Object.entries((d && d.texts) || {}).map(([file, text]) => {
+  const files = Object.entries((d && d.texts) || {}), shown = [...box.querySelectorAll('details')];
+  const same = shown.map(e => e.dataset.file).join() === files.map(f => f[0]).join();
+  if (same && box.dataset.run === state.selected[0]) {
+    /* What is open and read stays. */
+    files.forEach(([, text], i) => grow(shown[i].querySelector('pre'), text));
+    if (d) d.textsShown = d.texts;
+    return;
+  }
+  box.replaceChildren(...files.map(([file, text]) => {
     const e = make('details', 'card');
     e.dataset.file = file;
     e.open = open.has(file);
