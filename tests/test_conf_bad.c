@@ -161,13 +161,6 @@ static void bad_values(void **state)
 static void bad_relations(void **state)
 {
     static const Bad bad[] = {
-        { "task: ppo\nenv: cartpole\nppo: {envs: 4, rollout: 8}\n", "ppo.minibatch=100",
-          "command line: ppo.minibatch: ppo.minibatch (100) must divide ppo.envs x ppo.rollout (32): 32 "
-          "would "
-          "do" },
-        { "task: ppo\nenv: cartpole\nppo: {envs: 4, rollout: 8}\n", "ppo.minibatch=12",
-          "command line: ppo.minibatch: ppo.minibatch (12) must divide ppo.envs x ppo.rollout (32): 8 or 16 "
-          "would do" },
         { RANDOM "model:\n  heads: 7\n", NULL,
           "t.yaml:3: model.heads: model.heads (7) must divide model.width (768), or give model.head_dim" },
         { RANDOM "model:\n  width: 100\n", NULL,
