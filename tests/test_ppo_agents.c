@@ -42,18 +42,17 @@ typedef struct {
     double  adv[N], ret[N];
 } World;
 
-/* more: keys of the section ppo. */
-static World *open_world(const char *more)
+/* more: keys of the section ppo. The policy sees `context` observations at once. */
+static World *open_world(const char *more, const char *policy, int context)
 {
     World *w = calloc(1, sizeof *w);
     char   text[1024];
     snprintf(text, sizeof text,
              "task: ppo\nenv: crossing\nsteps: 1\nthreads: 1\nseed: 5\n"
              "ppo: {envs: %d, rollout: %d, minibatch: %d, epochs: 1, gamma: 0.9, lambda: 0.8, clip: 0.1, "
-             "clip_value: 0.3, max_steps: %d%s}\npolicy: {width: 8}\neval: {samples: 4}\n",
-             ENVS, T, N, LIMIT, more);
-    w->j = nets_open(&w->dev, text, N);
-    nets_read(w->j, &w->nets);
+             "clip_value: 0.3, max_steps: %d%s}\npolicy: {%s}\neval: {samples: 4}\n",
+             ENVS, T, N, LIMIT, more, policy);
+    w->j = nets_open(&w->dev, text, N / context);
     return w;
 }
 
@@ -90,7 +89,7 @@ static void roll(World *w)
         call(ppo_episodes, w->j);
     }
     call(ppo_rollout_done, w->j);
-    nets_run(w->j, w->dev, "finals");
+    if (job_prog(w->j, "finals")) nets_run(w->j, w->dev, "finals");
     nets_run(w->j, w->dev, "advantages");
     assert_int_equal(job_download(w->j, p->action, w->action, sizeof w->action), 0);
     assert_int_equal(job_download(w->j, p->logp, w->logp, sizeof w->logp), 0);
@@ -253,8 +252,9 @@ static void move_weights(World *w)
 
 static void one_rollout(const char *more)
 {
-    World    *w = open_world(more);
+    World    *w = open_world(more, "width: 8", 1);
     StepState st;
+    nets_read(w->j, &w->nets);
     roll(w);
     account(w);
     expect_rows(w);
@@ -307,7 +307,7 @@ static PpoMoments expect_returns(const World *w)
 /* Only rows whose agent is there are seen. Sums of discounted rewards are in float: 3680 numbers of 1e-7. */
 static void statistics(void **state)
 {
-    World *w = open_world(", obs_norm: true, reward_norm: true");
+    World *w = open_world(", obs_norm: true, reward_norm: true", "width: 8", 1);
     Ppo   *p = ppo_of(w->j);
     double run[1 + 2 * D];
     roll(w);
@@ -327,9 +327,36 @@ static void statistics(void **state)
     close_world(w);
 }
 
+/* With a memory, a row sees the rows of the same agent alone, from the begin of a chunk on, or from where the
+ * agent left, or the episode ended. */
+static void memory(void **state)
+{
+    enum { C = 8 };
+    static int32_t doc[N], sequence[N];
+    World         *w = open_world("", "kind: trunk, width: 8, heads: 2, layers: 1, context: 8", C);
+    Ppo           *p = ppo_of(w->j);
+    roll(w);
+    account(w);
+    assert_int_equal(job_download(w->j, p->doc, doc, sizeof doc), 0);
+    assert_int_equal(job_download(w->j, p->sequence, sequence, sizeof sequence), 0);
+    for (int r = 0; r < E; r++) {
+        for (int t = 0, first = 0; t < T; t++) {
+            if (t % C == 0 || w->a.end[t - 1][r] != REF_GOES_ON) first = t;
+            if (t > 0 && w->a.length[t - 1][r / A] > 0) first = t;
+            assert_int_equal(doc[t * E + r], first % C);
+        }
+    }
+    for (int i = 0; i < N; i++) {
+        int of = sequence[i / C * C];
+        assert_int_equal(sequence[i], of + i % C * E);
+        assert_true(of / E % C == 0);
+    }
+    close_world(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(agents), cmocka_unit_test(by_host),
-                                        cmocka_unit_test(statistics) };
+                                        cmocka_unit_test(statistics), cmocka_unit_test(memory) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
