@@ -251,10 +251,12 @@ static inline int case_ppo(OpCase *c, int i)
         case_avoid_kinks(c, value, ret, old, 0.25f);
     }
     if (all) {
-        Tensor *norm      = case_vec(c, s.norm, 3);
-        *case_at(norm, 0) = 0.1f;
-        *case_at(norm, 1) = 0.6f;
-        case_ints(c, s.valid, 1, N, 0, 2);
+        Tensor *norm         = case_vec(c, s.norm, 3);
+        *case_at(norm, 0)    = 0.1f;
+        *case_at(norm, 1)    = 0.6f;
+        const int32_t *valid = case_ints(c, s.valid, 1, N, 0, 2)->data;
+        for (int64_t n = 0; n < N; n++) /* a ratio that f32 cannot hold, where it does not count */
+            if (!valid[n]) *case_at(c->args.t[s.old_logp], n) = -200;
     }
     if (fwd) {
         case_vec(c, 0, N);

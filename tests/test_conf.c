@@ -266,6 +266,46 @@ static void minibatch_is_chosen(void **state)
     assert_non_null(strstr(err_get(), ": ppo.rollout 65536 would do"));
 }
 
+static int count_agents(Recipe *r, int64_t agents, const char *key)
+{
+    char  text[] = "task: ppo\nenv: cartpole\ntotal_steps: 1000\nppo: {envs: 4, rollout: 8, minibatch: 16}\n";
+    char *list[] = { (char *)key };
+    err_clear();
+    if (recipe_parse(r, "t.yaml", text, strlen(text), key != NULL, list) < 0) fail_msg("%s", err_get());
+    r->ppo.seen.n_agent = (int)agents;
+    return recipe_count_agents(r);
+}
+
+/* A step of the run has a sample for each agent, so total_steps are fewer steps of the run. */
+static void agents_are_counted(void **state)
+{
+    Recipe r;
+    assert_int_equal(count_agents(&r, 1, NULL), 0);
+    assert_true(r.step_samples == 32 && r.steps == 31 && r.ppo.minibatch == 16);
+    assert_int_equal(count_agents(&r, 3, NULL), 0);
+    assert_true(r.step_samples == 96 && r.steps == 10 && r.ppo.minibatch == 16);
+    assert_int_equal(count_agents(&r, 3, "ppo.minibatch=0"), 0);
+    assert_true(r.ppo.minibatch == 96);
+    assert_int_equal(count_agents(&r, 3, "ppo.minibatch=48"), 0); /* more than one agent's share */
+    assert_int_equal(count_agents(&r, 1, "ppo.minibatch=48"), -1);
+    assert_string_equal(err_get(),
+                        "command line: ppo.minibatch: ppo.minibatch (48) must divide ppo.envs x ppo.rollout "
+                        "(32): 32 would do");
+    assert_int_equal(count_agents(&r, 1, "ppo.minibatch=12"), -1);
+    assert_non_null(strstr(err_get(), ": 8 or 16 would do"));
+    assert_int_equal(count_agents(&r, 3, "ppo.minibatch=9"), -1);
+    assert_string_equal(err_get(),
+                        "command line: ppo.minibatch: ppo.minibatch (9) must divide ppo.envs x ppo.rollout x "
+                        "3 agents (96): 8 or 12 would do");
+    assert_int_equal(count_agents(&r, 40, NULL), -1);
+    assert_string_equal(err_get(),
+                        "t.yaml:3: total_steps: total_steps (1000) is less than one rollout of ppo.envs x "
+                        "ppo.rollout x agents (1280)");
+    assert_int_equal(count_agents(&r, 2, "parity=cleanrl"), -1);
+    assert_string_equal(err_get(), "command line: parity: CleanRL's ppo.py has one agent in an environment, "
+                                   "cartpole has 2");
+}
+
 static void overrides_win(void **state)
 {
     Recipe r;
@@ -511,6 +551,7 @@ int main(void)
         CASE(values_are_derived),
         CASE(zero_is_a_value),
         CASE(minibatch_is_chosen),
+        CASE(agents_are_counted),
         CASE(overrides_win),
         CASE(accepted_forms),
         CASE(data_is_found_beside_the_recipe),

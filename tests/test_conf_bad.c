@@ -188,13 +188,6 @@ static void bad_relations(void **state)
           "t.yaml:2: model.rope_short: 0 is not above 0" },
         { RANDOM LONGROPE "rope_short: [1, 2, 3, 4], rope_long: [1]}\n", NULL,
           "t.yaml:2: model.rope_long: needs 4 numbers, one for each pair of a head's channels" },
-        { "task: ppo\nenv: cartpole\nppo: {envs: 4, rollout: 8}\n", "ppo.minibatch=100",
-          "command line: ppo.minibatch: ppo.minibatch (100) must divide ppo.envs x ppo.rollout (32): 32 "
-          "would "
-          "do" },
-        { "task: ppo\nenv: cartpole\nppo: {envs: 4, rollout: 8}\n", "ppo.minibatch=12",
-          "command line: ppo.minibatch: ppo.minibatch (12) must divide ppo.envs x ppo.rollout (32): 8 or 16 "
-          "would do" },
         { RANDOM "model:\n  heads: 7\n", NULL,
           "t.yaml:3: model.heads: model.heads (7) must divide model.width (768), or give model.head_dim" },
         { RANDOM "model:\n  width: 100\n", NULL,

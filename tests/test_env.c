@@ -186,12 +186,12 @@ static uint64_t play_conf(EnvsConf conf)
     conf.n_env       = N;
     conf.seed        = 8;
     open_with(&e, &r, conf);
-    int64_t bytes = envs_spec(e)->block_bytes[0] * N;
+    int64_t n = envs_rows(e), bytes = envs_spec(e)->block_bytes[0] * n;
     for (int t = 0; t < T; t++) {
-        rows_random(&r, envs_spec(e), N);
+        rows_random(&r, envs_spec(e), n);
         for (int g = 0; g < MAX(n_group, 1); g++) assert_int_equal(envs_step(e, g, &r.io), 0);
         for (int64_t i = 0; i < bytes; i++) h = (h ^ ((uint8_t *)r.io.obs[0])[i]) * 1099511628211u;
-        for (int i = 0; i < N; i++)
+        for (int i = 0; i < n; i++)
             h = (h ^ r.io.terminated[i] ^ (unsigned)(r.io.reward[i] * 64)) * 1099511628211u;
     }
     rows_deinit(&r);
@@ -217,7 +217,7 @@ static const char *brim_path(void)
 
 static void test_workers(void **unused)
 {
-    static const char *const name[] = { "meteor", "pendulum" };
+    static const char *const name[] = { "meteor", "pendulum", "crossing" };
     for (int i = 0; i < ARRAY_LEN(name); i++) {
         EnvsConf apart = {
             .name = name[i], .isolate = 1, .n_group = 2, .n_worker = 5, .program = brim_path()
@@ -269,7 +269,7 @@ static void test_lost_in_reset(void **unused)
 
 static void test_any_split(void **unused)
 {
-    static const char *const name[] = { "cartpole", "meteor", "mountaincar-continuous" };
+    static const char *const name[] = { "cartpole", "meteor", "mountaincar-continuous", "crossing" };
     for (int i = 0; i < ARRAY_LEN(name); i++) {
         uint64_t h = play_hash(name[i], 1, 1);
         assert_true(h == play_hash(name[i], 2, 1));
@@ -299,13 +299,13 @@ static void test_group(void **unused)
  * refused. */
 static void test_state(void **unused)
 {
-    enum { N = 6 };
     for (int k = 0; k < builtin_count(); k++) {
-        EnvsConf conf = { .name = builtin_at(k)->name, .n_env = N, .seed = 21, .max_steps = 30 };
+        EnvsConf conf = { .name = builtin_at(k)->name, .n_env = 6, .seed = 21, .max_steps = 30 };
         Envs    *a, *b;
         Rows     ra, rb;
         open_with(&a, &ra, conf);
         open_with(&b, &rb, conf);
+        int64_t N = envs_rows(a);
         for (int t = 0; t < 50; t++) {
             rows_random(&ra, envs_spec(a), N);
             assert_int_equal(envs_step(a, 0, &ra.io), 0);
@@ -323,8 +323,9 @@ static void test_state(void **unused)
             assert_int_equal(envs_step(a, 0, &ra.io), 0);
             assert_int_equal(envs_step(b, 0, &rb.io), 0);
             assert_memory_equal(ra.io.obs[0], rb.io.obs[0], bytes);
-            assert_memory_equal(ra.io.reward, rb.io.reward, N * sizeof(float));
-            assert_memory_equal(ra.io.episode_return, rb.io.episode_return, N * sizeof(float));
+            assert_memory_equal(ra.io.reward, rb.io.reward, (size_t)N * sizeof(float));
+            assert_memory_equal(ra.io.episode_return, rb.io.episode_return, (size_t)N * sizeof(float));
+            assert_memory_equal(ra.io.terminated, rb.io.terminated, (size_t)N);
         }
         assert_int_equal(envs_load(b, &rb.io, buf, n - 1), -1);
         err_clear();
@@ -414,6 +415,79 @@ static void test_meteor(void **unused)
     assert_true(reward == 1.0f);
     assert_int_equal(meteor_step(&copy, &(int32_t){ 2 }, NULL, &reward), ENV_TERMINATED);
     assert_true(reward == -1.0f);
+}
+
+/* Buses on one cell crash, whoever came first; one that arrives leaves and comes back; the last crash ends
+ * the episode. */
+static void test_crossing(void **unused)
+{
+    enum { FIRST = CROSSING_FIRST };
+    const int32_t drive[] = { 1, 1, 1, 1 }, wait[] = { 0, 0, 0, 0 };
+    float         reward[CROSSING_BUSES];
+    uint8_t       alive[CROSSING_BUSES];
+    Crossing      s, start;
+    crossing_reset(&start, 1);
+    s = start;
+    memcpy(s.front, (int32_t[]){ FIRST, FIRST, 0, FIRST + 3 }, sizeof s.front); /* the last has passed */
+    assert_int_equal(crossing_step(&s, wait, NULL, reward), ENV_GOES_ON);
+    assert_true(reward[0] == 0 && reward[1] == 0 && s.front[0] == FIRST);
+    assert_int_equal(crossing_step(&s, (int32_t[]){ 1, 0, 0, 0 }, NULL, reward), ENV_GOES_ON);
+    assert_true(reward[0] == -1 && reward[1] == -1 && reward[2] == 0 && reward[3] == 0);
+    crossing_alive(&s, alive);
+    assert_true(!alive[0] && !alive[1] && alive[2] && alive[3]);
+    s = start; /* the tail is long: a bus crashes with one that has nearly passed, and not after that */
+    memcpy(s.front, (int32_t[]){ FIRST + 2, FIRST - 1, 0, 0 }, sizeof s.front);
+    assert_int_equal(crossing_step(&s, (int32_t[]){ 0, 1, 0, 0 }, NULL, reward), ENV_GOES_ON);
+    assert_true(reward[0] == -1 && reward[1] == -1);
+    s = start;
+    memcpy(s.front, (int32_t[]){ FIRST + 2, FIRST - 1, 0, 0 }, sizeof s.front);
+    crossing_step(&s, (int32_t[]){ 1, 1, 0, 0 }, NULL, reward);
+    assert_true(reward[0] == 0 && reward[1] == 0);
+    s = start;
+    memcpy(s.front, (int32_t[]){ CROSSING_LANE - 1, 0, 0, 0 }, sizeof s.front);
+    crossing_step(&s, drive, NULL, reward);
+    assert_true(reward[0] == 1 && s.front[0] == CROSSING_AWAY);
+    int away = 0;
+    for (; s.front[0] == CROSSING_AWAY; away++) crossing_step(&s, wait, NULL, reward);
+    assert_true(away >= 1 && away <= CROSSING_PAUSE && s.front[0] == 0);
+    s = start; /* none can drive on out of a full crossing */
+    for (int k = 0; k < CROSSING_BUSES; k++) s.front[k] = FIRST;
+    assert_int_equal(crossing_step(&s, drive, NULL, reward), ENV_TERMINATED);
+}
+
+/* Agents that leave are terminated in that step alone, while the episode goes on for the others. Rewards
+ * count for agents that were there. Only agents that are there are cut by the limit. */
+static void test_agents(void **unused)
+{
+    enum { N = 40, A = CROSSING_BUSES, T = 300 };
+    Envs   *e;
+    Rows    r;
+    uint8_t was[N * A];
+    double  sum[N * A] = { 0 };
+    int     n_left = 0, n_absent = 0, n_cut = 0, n_over = 0;
+    open_with(&e, &r, (EnvsConf){ .name = "crossing", .n_env = N, .seed = 3, .max_steps = 40 });
+    for (int t = 0; t < T; t++) {
+        memcpy(was, r.io.alive, sizeof was);
+        rows_random(&r, envs_spec(e), N * A);
+        assert_int_equal(envs_step(e, 0, &r.io), 0);
+        for (int i = 0; i < N * A; i++) {
+            int over = r.io.episode_length[i] > 0, there = over ? r.io.truncated[i] : r.io.alive[i];
+            sum[i] += (double)r.io.reward[i];
+            if (!was[i]) assert_true(r.io.reward[i] == 0);
+            assert_int_equal(over, r.io.episode_length[i / A * A] > 0);
+            assert_int_equal(r.io.terminated[i], over ? !there : was[i] && !there);
+            if (over) assert_true(r.io.episode_return[i] == (float)sum[i]);
+            n_left += was[i] && !there && !over;
+            n_absent += over && !there && r.io.episode_length[i] == 40;
+            n_cut += r.io.truncated[i];
+            n_over += over && r.io.episode_length[i] < 40;
+            if (!over) assert_int_equal(r.io.truncated[i], 0);
+            if (over) sum[i] = 0;
+        }
+    }
+    assert_true(n_left > 100 && n_absent > 100 && n_cut > 10 && n_over > 10);
+    rows_deinit(&r);
+    envs_close(e);
 }
 
 static void test_bad_actions(void **unused)
@@ -718,7 +792,8 @@ int main(void)
         cmocka_unit_test(test_lost_in_reset), cmocka_unit_test(test_group),
         cmocka_unit_test(test_state),         cmocka_unit_test(test_tmaze),
         cmocka_unit_test(test_meteor),        cmocka_unit_test(test_bad_actions),
-        cmocka_unit_test(test_start_limit),   cmocka_unit_test(test_spec),
+        cmocka_unit_test(test_start_limit),   cmocka_unit_test(test_crossing),
+        cmocka_unit_test(test_agents),        cmocka_unit_test(test_spec),
         cmocka_unit_test(test_short_struct),  cmocka_unit_test(test_spec_json),
         cmocka_unit_test(test_gif),           cmocka_unit_test(test_pictures),
         cmocka_unit_test(test_names),         cmocka_unit_test(test_terminal),

@@ -11,9 +11,9 @@ so() { # object, source, flags
         "$here/tests/env/$2.c" -lm
 }
 
-run list; [ $rc -eq 0 ] && [ "$(grep -c 'at most' out)" -eq 7 ]
+run list; [ $rc -eq 0 ] && [ "$(grep -c 'at most' out)" -eq 8 ] && grep -q '; 4 agents; at most 100 steps' out
 verdict "env list" $? "$(fail)"
-for e in CartPole-v1 meteor; do
+for e in CartPole-v1 meteor crossing; do
     run check $e --seconds 0.2; [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q '^ok deterministic' out
     verdict "env check $e" $? "$(fail)"
 done

@@ -50,6 +50,9 @@ ppo="steps=4 total_steps=0 eval.target=0 eval.samples=4 ppo.place=host"
     same hybrid cartpole $ppo ppo.answer=host
     same continuous pendulum $ppo steps=2 ppo.rollout=64 ppo.obs_norm=true
     same trunk tmaze $ppo steps=2 ppo.rollout=64 ppo.minibatch=256
+    same agents crossing $ppo steps=3 ppo.groups=2 ppo.reward_norm=true ppo.obs_norm=true
+    same hybrid_agents crossing $ppo steps=3 ppo.answer=host
+    same trunk_agents crossing $ppo steps=2 policy.kind=trunk policy.context=16 policy.width=32
 }
 
 # ---- a run that goes on, and what reads a run ----

@@ -10,10 +10,6 @@
  * 4. The loss is such a mean, too. */
 #include "base/err.h"
 #include "file/safetensors.h"
-#include "jobs.h"
-#include "ppo_ref.h"
-#include "run/build.h"
-#include "task/ppo_impl.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,6 +18,7 @@
 #include <cmocka.h>
 
 #include "case_folder.h"
+#include "ppo_nets.h"
 
 enum { T = 6, E = 729, N = T * E, WIDTH = 8 };
 
@@ -31,7 +28,7 @@ enum { T = 6, E = 729, N = T * E, WIDTH = 8 };
 typedef struct {
     Job    *j;
     Dev    *dev;
-    RefNet  actor, critic;
+    RefNets nets;
     float   obs[N][4], last_obs[E][4], final_obs[N][4];
     float   logp[N], value[N], reward[(T + 1) * E];
     int32_t action[N], slot[(T + 1) * E];
@@ -47,52 +44,19 @@ static double draw(uint64_t *s) /* in (-1, 1) */
 
 static void open_job(World *w, const char *keys)
 {
-    Recipe      r;
-    char        text[1024];
-    const char *why;
+    char text[1024];
     snprintf(text, sizeof text,
              "task: ppo\nenv: cartpole\nsteps: 1\nthreads: 1\n%s\n"
              "ppo: {envs: %d, rollout: %d, minibatch: %d, epochs: 1, gamma: 0.9, lambda: 0.8, clip: 0.1, "
              "clip_value: 0.3}\npolicy: {width: %d}\neval: {samples: 4}\n",
              keys, E, T, N, WIDTH);
-    if (recipe_parse(&r, "t.yaml", text, strlen(text), 0, NULL) < 0) fail_msg("%s", err_get());
-    JobChoice c = { .micro_batch = N, .compute = DT_F32, .world = 1 };
-    w->dev      = dev_open("cpu", &(DevOptions){ .threads = 1 }, &why);
-    assert_non_null(w->dev);
-    if (build_create(&w->j, &task_ppo, &r, &c, JOB_TRAIN, w->dev->vt) < 0 || build_bind(w->j, w->dev) < 0 ||
-        build_init(w->j) < 0)
-        fail_msg("%s", err_get());
+    w->j = nets_open(&w->dev, text, N);
 }
 
 static void close_job(World *w)
 {
     build_destroy(w->j);
     dev_close(w->dev);
-}
-
-static void read_layer(Job *j, RefNet *n, int l, const char *name)
-{
-    char  full[64];
-    float buf[REF_W * REF_W];
-    snprintf(full, sizeof full, "%s.weight", name);
-    const Param *p = param_find(j->table[0], full);
-    assert_int_equal(job_read_param(j, p, COL_WEIGHT, buf), 0);
-    n->rows[l] = (int)p->rows;
-    n->cols[l] = (int)p->cols;
-    for (int i = 0; i < p->rows * p->cols; i++) n->w[l][i] = buf[i];
-    snprintf(full, sizeof full, "%s.bias", name);
-    assert_int_equal(job_read_param(j, param_find(j->table[0], full), COL_WEIGHT, buf), 0);
-    for (int i = 0; i < n->rows[l]; i++) n->b[l][i] = buf[i];
-}
-
-/* Weights of the size that a trained net has: the small head of the actor would hide errors. */
-static void grow_head(Job *j)
-{
-    float  buf[REF_W * REF_W];
-    Param *p = param_find(j->table[0], "policy.weight");
-    assert_int_equal(job_read_param(j, p, COL_WEIGHT, buf), 0);
-    for (int i = 0; i < p->rows * p->cols; i++) buf[i] *= 100;
-    assert_int_equal(job_write_param(j, p, COL_WEIGHT, buf), 0);
 }
 
 /* Environment e has pattern e: digit t of e in base 3 says how step t ended. */
@@ -146,10 +110,7 @@ static void upload(World *w)
     assert_int_equal(job_write_state(w->j, &st), 0);
 }
 
-static void run(World *w, const char *name)
-{
-    if (prog_run(job_prog(w->j, name), w->dev) < 0) fail_msg("%s", err_get());
-}
+static void run(World *w, const char *name) { nets_run(w->j, w->dev, name); }
 
 /* Rows T of the arrivals must not be overwritten by "last": they are uploaded behind it. */
 static void run_advantages(World *w)
@@ -181,9 +142,9 @@ static void expect_advantages(World *w, int exact)
             reward[t] = w->reward[i];
             value[t]  = w->value[t * E + e];
             end[t]    = digits % 3;
-            if (w->slot[i] >= 0) ref_forward(&w->critic, w->final_obs[w->slot[i]], &final[t]);
+            if (w->slot[i] >= 0) ref_forward(&w->nets.critic, w->final_obs[w->slot[i]], &final[t]);
         }
-        ref_forward(&w->critic, w->last_obs[e], &last);
+        ref_forward(&w->nets.critic, w->last_obs[e], &last);
         ep.last_value = last;
         for (int t = 0; t < T; t++) {
             w->adv[t * E + e] = ref_advantage(&ep, t);
@@ -215,49 +176,22 @@ static double expect_gradients(World *w)
     for (int i = 0; i < N; i++) {
         double    x[REF_A], v, dx[REF_A], dv;
         RefSample s = { w->action[i], w->logp[i], (w->adv[i] - mean) / dev, w->ret[i], w->value[i] };
-        ref_forward(&w->actor, w->obs[i], x);
-        ref_forward(&w->critic, w->obs[i], &v);
+        ref_forward(&w->nets.actor, w->obs[i], x);
+        ref_forward(&w->nets.critic, w->obs[i], &v);
         loss += ref_ppo_loss(x, 2, v, &s, &c, dx, &dv) / N;
         for (int k = 0; k < 2; k++) dx[k] /= N;
         dv /= N;
-        ref_backward(&w->actor, dx);
-        ref_backward(&w->critic, &dv);
+        ref_backward(&w->nets.actor, dx);
+        ref_backward(&w->nets.critic, &dv);
     }
     return loss;
-}
-
-static double worst_layer(World *w, const RefNet *n, int l, const char *name)
-{
-    char   full[64];
-    float  buf[REF_W * REF_W];
-    double worst = 0, size = 0;
-    snprintf(full, sizeof full, "%s.weight", name);
-    assert_int_equal(job_read_param(w->j, param_find(w->j->table[0], full), COL_GRAD, buf), 0);
-    for (int i = 0; i < n->rows[l] * n->cols[l]; i++) {
-        worst = fmax(worst, fabs((double)buf[i] - n->dw[l][i]));
-        size  = fmax(size, fabs(n->dw[l][i]));
-    }
-    snprintf(full, sizeof full, "%s.bias", name);
-    assert_int_equal(job_read_param(w->j, param_find(w->j->table[0], full), COL_GRAD, buf), 0);
-    for (int i = 0; i < n->rows[l]; i++) worst = fmax(worst, fabs((double)buf[i] - n->db[l][i]));
-    assert_true(size > 1e-4); /* else the comparison says nothing */
-    return worst;
-}
-
-static void read_nets(World *w)
-{
-    static const char *const names[2][3] = { { "actor.0", "actor.1", "policy" },
-                                             { "critic.0", "critic.1", "value" } };
-    for (int l = 0; l < 3; l++) read_layer(w->j, &w->actor, l, names[0][l]);
-    for (int l = 0; l < 3; l++) read_layer(w->j, &w->critic, l, names[1][l]);
 }
 
 static void all_patterns(void **state)
 {
     World *w = calloc(1, sizeof *w);
     open_job(w, "");
-    grow_head(w->j);
-    read_nets(w);
+    nets_read(w->j, &w->nets);
     fill_rollout(w);
     upload(w);
     run_advantages(w);
@@ -272,14 +206,7 @@ static void all_patterns(void **state)
     double    loss = expect_gradients(w);
     assert_int_equal(job_read_state(w->j, &st), 0);
     assert_true(fabs(st.out.sum[PPO_TOTAL] / N - loss) < TOL_GRAD);
-    worst = 0;
-    for (int l = 0; l < 3; l++) {
-        static const char *const a[] = { "actor.0", "actor.1", "policy" }, *const c[] = { "critic.0",
-                                                                                          "critic.1",
-                                                                                          "value" };
-        worst = fmax(worst, worst_layer(w, &w->actor, l, a[l]));
-        worst = fmax(worst, worst_layer(w, &w->critic, l, c[l]));
-    }
+    worst = nets_worst_gradient(w->j, &w->nets);
     printf("gradients: worst error %.2e, loss %.6f\n", worst, loss);
     assert_true(worst < TOL_GRAD);
     close_job(w);
@@ -291,7 +218,7 @@ static void parity(void **state)
 {
     World *w = calloc(1, sizeof *w);
     open_job(w, "parity: cleanrl");
-    read_nets(w);
+    nets_read(w->j, &w->nets);
     fill_rollout(w);
     upload(w);
     run_advantages(w);

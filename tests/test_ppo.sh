@@ -205,6 +205,21 @@ is "${r:-0}" '>=' 0.9; verdict "a transformer remembers the T-maze's first cell"
 train forgets tmaze "${maze[@]}" policy.kind=mlp policy.context=1 && r=$(last forgets val_return)
 is "${r:-9}" '<=' 0.2; verdict "an mlp cannot" $? "return ${r:-none}"
 
+# Four buses that share a crossing. Untrained: 0. Those that do not see each other crash, or wait for ever.
+busy=(steps=100 total_steps=0 eval.every=0)
+train crossing crossing "${busy[@]}" && r=$(last crossing val_return)
+is "${r:-0}" '>=' 3.5; verdict "four agents give way to each other" $? "return ${r:-none}"
+train blind crossing "${busy[@]}" "env_options=[blind=1]" && r=$(last blind val_return)
+is "${r:-9}" '<=' 2.5; verdict "agents that do not see each other cannot" $? "return ${r:-none}"
+"$brim" play crossing --episodes 3 --out crossing.gif "${quick[@]}" >play.out 2>&1; rc=$?
+m=$(sed -n 's/^mean return \([^,]*\),.*/\1/p' play.out)
+[ $rc -eq 0 ] && [ "$(head -c 6 crossing.gif)" = GIF89a ] && is "${m:-0}" '>=' 3 &&
+    grep -q '^a return is the mean of 4 agents; their sum is' play.out
+verdict "play shows all agents" $? "exit code $rc: $(tail -n 3 play.out)"
+"$brim" eval crossing "${quick[@]}" >eval.out 2>&1; m=$(sed -n 's/^.*mean return \([^ ]*\) .*/\1/p' eval.out)
+is "${m:-0}" '>=' 3.5
+verdict "eval has the mean over agents" $? "$(cat eval.out)"
+
 # An arm whose target is drawn per episode: it must look at the target. Untrained: -65.
 if "$brim" env check mujoco:arm26.xml --seconds 0 >mujoco.out 2>&1; then
     train reach reach total_steps=0 steps=60 eval.every=0 && r=$(last reach val_return)
@@ -238,12 +253,14 @@ ranks() { # title, overrides
         paste <(losses alone16) <(losses pair) |
         awk '{ d = $1 - $2; if (d * d > 1e-8) bad = 1 } END { exit bad }'
     verdict "$title" $? "exit codes $rc0, $rc1: $(tail -n 1 pair.0.log)"
-    [ "$(last pair charts/global_step)" = 5120 ]
+    [ "$(last pair charts/global_step)" = "${all_steps:-5120}" ]
     verdict "$title: steps are those of both" $? "$(last pair charts/global_step)"
 }
 export MASTER_ADDR=127.0.0.1 BRIM_COMM_TIMEOUT=20
 ranks "two ranks have the losses of one"
 ranks "two ranks share the statistics of observations and rewards" ppo.obs_norm=true ppo.reward_norm=true
+all_steps=20480 ranks "two ranks divide environments of four agents" env=crossing ppo.minibatch=2048 \
+    ppo.obs_norm=true ppo.reward_norm=true
 
 # One seed here, five in make test-long.
 train parity cartpole-cleanrl log_every=976; rc=$?
@@ -295,6 +312,38 @@ for how in host device; do
         same whole_$how parts_$how 6
     verdict "masks, ppo.answer $how: a run that goes on has the same bits" $? "$(tail -n 2 parts_$how.log)"
 done
+# So it is with several agents, whoever answers, with memory or without.
+agents=("${short[@]}" eval.samples=1 eval.every=0)
+several() { # name, overrides
+    local name=$1
+    shift
+    train whole_$name crossing "${agents[@]}" steps=6 "$@" &&
+        train parts_$name crossing "${agents[@]}" steps=3 "$@" &&
+        train parts_$name crossing "${agents[@]}" steps=6 "$@" &&
+        grep -q 'resuming after step 3' parts_$name.log && ! grep -q 'new episodes' parts_$name.log &&
+        same whole_$name parts_$name 6
+    verdict "several agents, $name: a run that goes on has the same bits" $? "$(tail -n 2 parts_$name.log)"
+}
+several mlp
+several by_host ppo.answer=host
+several trunk policy.kind=trunk policy.context=16 policy.width=32
+several norms ppo.obs_norm=true ppo.reward_norm=true ppo.groups=4
+a=$(last whole_mlp losses/loss) b=$(last whole_by_host losses/loss)
+is "${a:-0}-${b:-9}" '<' 1e-4 && is "${b:-0}-${a:-9}" '<' 1e-4
+verdict "several agents: the host answers as the device does" $? "$a and $b"
+is "$(last whole_mlp charts/alive)" '<' 1 && is "$(last whole_mlp charts/alive)" '>' 0.1 &&
+    is "($(last whole_mlp charts/team_return)-4*$(last whole_mlp charts/episodic_return))^2" '<' 1e-6
+verdict "metrics have the share that takes part, and the team's return" $? \
+    "$(tail -n 1 runs/whole_mlp/metrics.jsonl)"
+# An update sees what the policy saw, so the first one begins where the rollout was: memory of each agent.
+train memory crossing "${agents[@]}" steps=1 ppo.minibatch=4096 ppo.epochs=1 ppo.max_steps=30 \
+    policy.kind=trunk policy.context=32 policy.width=32 && r=$(last memory losses/approx_kl)
+is "${r:-9}" '<' 1e-6 && is "${r:-9}" '>' -1e-6
+verdict "several agents: an update sees each agent's memory" $? "${r:-} $(tail -n 2 memory.log)"
+train here crossing "${agents[@]}" steps=2 ppo.threads=3 &&
+    train apart crossing "${agents[@]}" steps=2 isolate=process ppo.workers=2 &&
+    cmp runs/{here,apart}/checkpoints/step-00000002/model.safetensors
+verdict "several agents in processes: the same bits" $? "$(tail -n 2 apart.log)"
 # Other options or another seed: the saved episodes would be of the old ones, so new ones begin. Episodes of
 # an untrained policy in a T-maze of length 1 take a few steps, in one of length 20 more than 21.
 again=("${short[@]}" ppo.epochs=1 optim.lr=1e-9 eval.samples=1 eval.every=0)
@@ -467,6 +516,18 @@ refused "a shared body has one width" 'policy.critic_width: does nothing' policy
 refused "a trunk has its own activation" 'policy.act: does nothing' policy.kind=trunk policy.act=relu
 refused "parity contradicts truncation" 'ppo.truncation: parity cleanrl counts' parity=cleanrl \
     ppo.truncation=true
-refused "several agents are refused in one line" '^command line: env: ./pairs.so has 2 agents' env=./pairs.so
+refused "CleanRL has one agent" "^command line: parity: CleanRL's ppo.py has one agent .* ./pairs.so has 2" \
+    env=./pairs.so parity=cleanrl
+refused "a minibatch of several agents" 'must divide ppo.envs x ppo.rollout x 2 agents .512.' env=./pairs.so \
+    ppo.minibatch=96
+out=$("$brim" plan crossing --gpu h200 ppo.place=device 2>&1); rc=$?
+[ $rc -eq 2 ] && echo "$out" | grep -q 'command line: ppo.place: device steps environments of one agent only'
+verdict "several agents on the device" $? "exit code $rc: $out"
+# Two agents of somebody else, with two heads each. The second one always leaves after five steps and is still
+# written rewards: if they counted, the return would come near 15.
+train two_agents cartpole env=./pairs.so total_steps=0 steps=30 eval.target=0 eval.every=0 eval.samples=4 &&
+    r=$(last two_agents val_return)
+is "${r:-0}" '>=' 8 && is "${r:-99}" '<=' 12.5
+verdict "two agents that somebody else wrote learn" $? "${r:-} $(tail -n 2 two_agents.log)"
 refused "keys of a language model" 'task ppo has no such key' model.width=64
 exit $failed

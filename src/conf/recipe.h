@@ -252,6 +252,7 @@ typedef struct {
         int64_t n_elem;
         float   scale, bias;
     } block[RECIPE_ENV_OBS];
+    int     n_agent; /* of one environment */
     int     is_discrete;
     int     n_act;                                     /* heads or dimensions */
     int64_t n_out;                                     /* choices of all heads, or dimensions */
@@ -271,6 +272,7 @@ typedef struct {
     char       options[RECIPE_STR]; /* comma list of key=value */
     int64_t    total_steps;         /* of all environments together; sets `steps`. 0: `steps` counts */
     int64_t    envs, rollout, epochs, minibatch;
+    int        is_whole; /* no key: minibatch was 0 */
     double     gamma, lambda, clip, clip_value, entropy, value_weight;
     double     kl_stop; /* 0: never */
     int        norm_adv, obs_norm, reward_norm;
@@ -411,6 +413,10 @@ int recipe_blame(const Recipe *r, const char *key, const char *fmt, ...)
 /* The same for wrong input that lower code has reported without a place. Other failures stay as they are.
  * Always negative. */
 int recipe_blame_pending(const Recipe *r, const char *key);
+
+/* What follows from the number of agents, once ppo.seen is known: the samples of a step, ppo.minibatch,
+ * steps. Negative after recipe_blame(). */
+int recipe_count_agents(Recipe *r);
 
 /* Every key of schema_table with its default. */
 void recipe_defaults(Recipe *r);

@@ -625,11 +625,12 @@ static int64_t divide_rollout(int64_t n, int64_t c)
 static int refuse_rollout(const Recipe *r, int64_t n)
 {
     int64_t     c = r->policy.context, rollout = r->ppo.rollout, envs = r->ppo.envs;
-    const char *key = "ppo.rollout";
-    while (rollout > 0 && divide_rollout(envs * rollout, c) == 0) rollout -= c;
+    int64_t     agents = MAX(r->ppo.seen.n_agent, 1);
+    const char *key    = "ppo.rollout";
+    while (rollout > 0 && divide_rollout(envs * rollout * agents, c) == 0) rollout -= c;
     if (rollout == 0) {
         key = "ppo.envs";
-        while (divide_rollout(envs * r->ppo.rollout, c) == 0) envs--;
+        while (divide_rollout(envs * r->ppo.rollout * agents, c) == 0) envs--;
     }
     return recipe_blame(r, key,
                         "ppo.envs x ppo.rollout (%lld) has no equal parts of %d to %d samples: %s %lld "
@@ -646,7 +647,7 @@ static int choose_minibatch(Recipe *r, int64_t n)
     return r->ppo.minibatch > 0 ? 0 : refuse_rollout(r, n);
 }
 
-/* The steps of the run, of n environment steps each. If the command line has `steps`, total_steps of the file
+/* The steps of the run, of n samples each. If the command line has `steps`, total_steps of the file
  * does not count. */
 static int count_rollouts(Recipe *r, int64_t n)
 {
@@ -660,7 +661,8 @@ static int count_rollouts(Recipe *r, int64_t n)
         return 0;
     }
     RELATE(*total >= n, "total_steps", "ppo.envs",
-           "total_steps (%lld) is less than one rollout of ppo.envs x ppo.rollout (%lld)", LL(*total), LL(n));
+           "total_steps (%lld) is less than one rollout of ppo.envs x ppo.rollout%s (%lld)", LL(*total),
+           r->ppo.seen.n_agent > 1 ? " x agents" : "", LL(n));
     r->steps = *total / n;
     return 0;
 }
@@ -699,42 +701,65 @@ static int check_policy(const Recipe *r)
     return 0;
 }
 
-static int resolve_ppo(Recipe *r, const char *folder, int need_data)
+/* Samples of a rollout, and what follows from their number. A sample is a step of one agent. */
+static int count_samples(Recipe *r, int64_t agents)
 {
     RecipePpo *p = &r->ppo;
-    int64_t    n = p->envs * p->rollout;
-    char       near[48];
-    prefer_ppo(r);
-    DEMAND(p->env[0], "env", "is missing: name the environment (brim env list)");
-    RELATE(n <= 1 << 30, "ppo.rollout", "ppo.envs", "a rollout of %lld steps is too long", LL(n));
-    if (p->minibatch == 0) TRY(choose_minibatch(r, n));
+    int64_t    n = p->envs * p->rollout, c = r->policy.context;
+    RELATE(n <= (1 << 30) / agents, "ppo.rollout", "ppo.envs", "a rollout of %lld steps is too long",
+           LL(n * agents));
+    n *= agents;
+    p->is_whole |= p->minibatch == 0;
+    if (p->is_whole) TRY(choose_minibatch(r, n));
+    RELATE(r->micro_batch == 0 || p->minibatch / c % r->micro_batch == 0, "micro_batch", "ppo.minibatch",
+           "micro_batch (%lld) must divide ppo.minibatch (%lld)", LL(r->micro_batch), LL(p->minibatch));
+    TRY(count_rollouts(r, n));
+    r->step_samples = n / c; /* a sample is what the net sees at once */
+    r->step_key     = "ppo.envs";
+    return 0;
+}
+
+int recipe_count_agents(Recipe *r)
+{
+    const RecipePpo *p      = &r->ppo;
+    int64_t          agents = p->seen.n_agent, n = p->envs * p->rollout * agents;
+    char             near[48], of_agents[32]     = "";
+    if (agents > 1) {
+        TRY(count_samples(r, agents));
+        snprintf(of_agents, sizeof of_agents, " x %lld agents", LL(agents));
+    }
     int64_t below = MIN(p->minibatch, n), above = p->minibatch;
     while (n % below != 0) below--;
     while (above < n && n % above != 0) above++;
     RELATE(n % p->minibatch == 0, "ppo.minibatch", "ppo.rollout",
-           "ppo.minibatch (%lld) must divide ppo.envs x ppo.rollout (%lld): %s would do", LL(p->minibatch),
-           LL(n), name_nearest(near, sizeof near, below, above <= n ? above : 0));
-    RELATE(r->micro_batch == 0 || p->minibatch / r->policy.context % r->micro_batch == 0, "micro_batch",
-           "ppo.minibatch", "micro_batch (%lld) must divide ppo.minibatch (%lld)", LL(r->micro_batch),
-           LL(p->minibatch));
+           "ppo.minibatch (%lld) must divide ppo.envs x ppo.rollout%s (%lld): %s would do", LL(p->minibatch),
+           of_agents, LL(n), name_nearest(near, sizeof near, below, above <= n ? above : 0));
+    RELATE(agents == 1 || p->parity != PARITY_CLEANRL, "parity", "env",
+           "CleanRL's ppo.py has one agent in an environment, %s has %lld", p->env, LL(agents));
+    return 0;
+}
+
+static int resolve_ppo(Recipe *r, const char *folder, int need_data)
+{
+    const RecipePpo *p = &r->ppo;
+    int64_t          c = r->policy.context;
+    prefer_ppo(r);
+    DEMAND(p->env[0], "env", "is missing: name the environment (brim env list)");
     RELATE(p->groups == 0 || p->envs % p->groups == 0, "ppo.groups", "ppo.envs",
            "ppo.groups (%lld) must divide ppo.envs (%lld)", LL(p->groups), LL(p->envs));
     RELATE(r->policy.kind == POLICY_MLP || r->policy.width % r->policy.heads == 0, "policy.heads",
            "policy.width", "policy.heads (%lld) must divide policy.width (%lld)", LL(r->policy.heads),
            LL(r->policy.width));
-    RELATE(r->policy.kind == POLICY_TRUNK || r->policy.context == 1, "policy.context", "policy.kind",
+    RELATE(r->policy.kind == POLICY_TRUNK || c == 1, "policy.context", "policy.kind",
            "an mlp has no memory: policy.context needs policy.kind trunk");
     TRY(check_policy(r));
-    TRY(count_rollouts(r, n));
-    int64_t c = r->policy.context;
+    TRY(count_samples(r, 1)); /* until the environment is known */
     RELATE(p->rollout % c == 0 && p->minibatch % c == 0, "policy.context", "ppo.rollout",
            "policy.context (%lld) must divide ppo.rollout (%lld) and ppo.minibatch (%lld)", LL(c),
            LL(p->rollout), LL(p->minibatch));
     RELATE(r->policy.kind == POLICY_MLP || c == 1 || r->policy.width / r->policy.heads % 2 == 0,
            "policy.heads", "policy.width", "a head needs an even size, not %lld",
            LL(r->policy.width / r->policy.heads));
-    r->step_samples = n / c; /* a sample is what the net sees at once */
-    r->step_key     = "ppo.envs";
     return find_files(r, folder);
 }
 

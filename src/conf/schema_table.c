@@ -166,8 +166,8 @@ const SchemaRow schema_table[] = {
               "episodes" },
     { ROW("total_steps", KEY_INT, ppo.total_steps, "0"), BETWEEN(0, 1e15), .tasks = "ppo",
       .aka = "total_timesteps,total_env_steps,num_env_steps",
-      .help = "environment steps of the whole run, rounded down to whole rollouts; 0: `steps` counts "
-              "rollouts" },
+      .help = "environment steps of the whole run, one for each agent, rounded down to whole rollouts; 0: "
+              "`steps` counts rollouts" },
     { ROW("parity", KEY_ENUM, ppo.parity, "none"), .names = parity_names, .tasks = "ppo",
       .help = "cleanrl: as CleanRL's ppo.py does it, so a truncated episode counts as terminated; goes not "
               "with ppo.truncation true" },
@@ -514,7 +514,7 @@ const SchemaRow schema_table[] = {
       .help = "passes over a rollout" },
     { ROW("ppo.minibatch", KEY_INT, ppo.minibatch, "128"), BETWEEN(0, 1 << 26), .tasks = "ppo",
       .aka = "minibatch_size,mini_batch_size",
-      .help = "samples of an update; must divide ppo.envs x ppo.rollout; 0: all, at most 65536" },
+      .help = "samples of an update; must divide ppo.envs x ppo.rollout x agents; 0: all, at most 65536" },
     { ROW("ppo.gamma", KEY_FLOAT, ppo.gamma, "0.99"), BETWEEN(0, 1), .tasks = "ppo",
       .aka = "discount,discount_factor",
       .help = "discount of later rewards" },

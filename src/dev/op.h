@@ -619,7 +619,7 @@ typedef struct { Tensor *master, *copy, *y, *state, *seg; float scale; } Muon;
 /* Collectives over all ranks; sums in f32. y may alias x. */
 typedef struct { Tensor *y, *x; } AllReduce;
 typedef struct { Tensor *y, *x; } ReduceScatter; /* y[n/ranks] = this rank's part of the sum of x[n] */
-typedef struct { Tensor *y, *x; } AllGather;     /* y[n*ranks] */
+typedef struct { Tensor *y, *x; } AllGather;     /* y[n*ranks], any dtype */
 /* clang-format on */
 
 enum { OP_MAX_TENSOR = 2 * PUT_PAIRS + 1 };

@@ -673,6 +673,6 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_MUON]         = { { VECTOR(F32, E), VECTOR(FLOAT, E), P(*, C), STEP, WS }, .more = more_muon },
     [OP_ALL_REDUCE]   = { { VECTOR(FLOAT, N), VECTOR(FLOAT, N) }, .more = need_sum },
     [OP_REDUCE_SCATTER] = { { SOME(FLOAT), SOME(FLOAT) }, .more = need_parts },
-    [OP_ALL_GATHER]   = { { SOME(FLOAT), SOME(FLOAT) }, .more = need_parts },
+    [OP_ALL_GATHER]   = { { SOME(ANY), SOME(ANY) }, .more = need_parts },
 };
 /* clang-format on */

@@ -96,6 +96,17 @@ static const EnvInfo meteor_info = {
     .fps       = 10,
 };
 
+static const EnvInfo crossing_info = {
+    INFO,
+    .name  = "crossing",
+    .about = "four buses give way to each other where their roads cross",
+    .obs   = ONE_BLOCK({ .name = "buses", .n_dim = 1, .shape = { CROSSING_OBS }, .low = -1, .high = 1 }),
+    CHOICES(2),
+    .n_agent   = CROSSING_BUSES,
+    .max_steps = 100,
+    .fps       = 8,
+};
+
 /* ---- options ------------------------------------------------------------------------------------------- */
 
 /* offer: the environment's only option; "": none. */
@@ -133,16 +144,31 @@ static int tmaze_option(void *s, EnvInfo *info, const char *option, char *error,
     return 0;
 }
 
+static int crossing_option(void *s, EnvInfo *info, const char *option, char *error, size_t n_error)
+{
+    int64_t n;
+    if (!str_starts_with(option, "blind=")) return refuse_option(option, "blind", error, n_error);
+    if (str_parse_int(option + strlen("blind="), &n) < 0 || n < 0 || n > 1) {
+        str_append(error, n_error, "%s: neither 0 nor 1", option);
+        return -1;
+    }
+    ((Crossing *)s)->blind = (int32_t)n;
+    return 0;
+}
+
 static void no_default(void *s) {}
 
 static void tmaze_default(void *s) { ((TMaze *)s)->length = TMAZE_LENGTH; }
 
 /* ---- one adapter for all: the functions differ only in the struct and in the inlined step -------------- */
 
-#define NO_MASK(s, io, i)     ((void)0)
-#define METEOR_MASK(s, io, i) meteor_mask(s, (io)->mask + 3 * (i))
+/* What an environment writes beside observations and rewards. */
+#define NO_MORE(s, io, i)        ((void)0)
+#define METEOR_MASK(s, io, i)    meteor_mask(s, (io)->mask + 3 * (i))
+#define CROSSING_ALIVE(s, io, i) crossing_alive(s, (io)->alive + CROSSING_BUSES * (i))
 
-#define BUILTIN(NAME, Type, Obs, N_OBS, MASK, DEFAULT, OPTION)                                               \
+/* N_OBS: numbers of all agents together. Each agent has one action. */
+#define BUILTIN(NAME, Type, Obs, N_OBS, N_AGENT, MORE, DEFAULT, OPTION)                                      \
     typedef struct {                                                                                         \
         Type    s; /* first: an environment's pointer is its state's */                                      \
         EnvInfo info;                                                                                        \
@@ -170,7 +196,7 @@ static void tmaze_default(void *s) { ((TMaze *)s)->length = TMAZE_LENGTH; }
         Type *s = env;                                                                                       \
         NAME##_reset(s, seed);                                                                               \
         NAME##_observe(s, (Obs *)io->obs[0]);                                                                \
-        MASK(s, io, 0);                                                                                      \
+        MORE(s, io, 0);                                                                                      \
         return 0;                                                                                            \
     }                                                                                                        \
     static int NAME##_box_batch(void *const *env, int n, const EnvIo *io, uint8_t *end)                      \
@@ -178,10 +204,11 @@ static void tmaze_default(void *s) { ((TMaze *)s)->length = TMAZE_LENGTH; }
         Obs *obs = io->obs[0];                                                                               \
         for (int i = 0; i < n; i++) {                                                                        \
             Type *s = env[i];                                                                                \
-            end[i]  = (uint8_t)NAME##_step(s, io->act_i ? io->act_i + i : NULL,                              \
-                                          io->act_f ? io->act_f + i : NULL, io->reward + i);                \
+            int   r = N_AGENT * i;                                                                           \
+            end[i]  = (uint8_t)NAME##_step(s, io->act_i ? io->act_i + r : NULL,                              \
+                                          io->act_f ? io->act_f + r : NULL, io->reward + r);                \
             NAME##_observe(s, obs + (int64_t)i * N_OBS);                                                     \
-            MASK(s, io, i);                                                                                  \
+            MORE(s, io, i);                                                                                  \
         }                                                                                                    \
         return 0;                                                                                            \
     }                                                                                                        \
@@ -223,13 +250,15 @@ static void tmaze_default(void *s) { ((TMaze *)s)->length = TMAZE_LENGTH; }
                                        NAME##_box_load,                                                      \
                                        NULL };
 
-BUILTIN(cartpole, CartPole, float, CARTPOLE_OBS, NO_MASK, no_default, no_option)
-BUILTIN(acrobot, Acrobot, float, ACROBOT_OBS, NO_MASK, no_default, no_option)
-BUILTIN(mountaincar, MountainCar, float, MOUNTAINCAR_OBS, NO_MASK, no_default, no_option)
-BUILTIN(mountaincarc, MountainCarC, float, MOUNTAINCAR_OBS, NO_MASK, no_default, no_option)
-BUILTIN(pendulum, Pendulum, float, PENDULUM_OBS, NO_MASK, no_default, no_option)
-BUILTIN(tmaze, TMaze, float, TMAZE_OBS, NO_MASK, tmaze_default, tmaze_option)
-BUILTIN(meteor, Meteor, uint8_t, METEOR_OBS, METEOR_MASK, no_default, no_option)
+BUILTIN(cartpole, CartPole, float, CARTPOLE_OBS, 1, NO_MORE, no_default, no_option)
+BUILTIN(acrobot, Acrobot, float, ACROBOT_OBS, 1, NO_MORE, no_default, no_option)
+BUILTIN(mountaincar, MountainCar, float, MOUNTAINCAR_OBS, 1, NO_MORE, no_default, no_option)
+BUILTIN(mountaincarc, MountainCarC, float, MOUNTAINCAR_OBS, 1, NO_MORE, no_default, no_option)
+BUILTIN(pendulum, Pendulum, float, PENDULUM_OBS, 1, NO_MORE, no_default, no_option)
+BUILTIN(tmaze, TMaze, float, TMAZE_OBS, 1, NO_MORE, tmaze_default, tmaze_option)
+BUILTIN(meteor, Meteor, uint8_t, METEOR_OBS, 1, METEOR_MASK, no_default, no_option)
+BUILTIN(crossing, Crossing, float, (CROSSING_BUSES * CROSSING_OBS), CROSSING_BUSES, CROSSING_ALIVE,
+        no_default, crossing_option)
 
 static const Builtin builtin_table[] = {
     { "cartpole", "CartPole-v1", &cartpole_api },
@@ -239,6 +268,7 @@ static const Builtin builtin_table[] = {
     { "pendulum", "Pendulum-v1", &pendulum_api },
     { "tmaze", NULL, &tmaze_api },
     { "meteor", NULL, &meteor_api },
+    { "crossing", NULL, &crossing_api },
 };
 
 int builtin_count(void) { return ARRAY_LEN(builtin_table); }

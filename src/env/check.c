@@ -80,7 +80,7 @@ static int run(Envs *e, Rows *r, int n_step, uint64_t *hash, int64_t *n_episode)
         rows_random(r, envs_spec(e), n);
         TRY(envs_step(e, 0, &r->io));
         *hash = hash_rows(envs_spec(e), &r->io, n, *hash);
-        for (int64_t i = 0; i < n; i++) *n_episode += r->io.episode_length[i] > 0;
+        for (int64_t i = 0; i < n; i += envs_spec(e)->info.n_agent) *n_episode += r->io.episode_length[i] > 0;
     }
     return 0;
 }

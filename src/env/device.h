@@ -21,7 +21,8 @@ typedef struct {
     int (*wait)(void *stream);
 } EnvDevice;
 
-/* 1: the built-in environment of that name can run on a GPU: its observations are floats. */
+/* 1: the built-in environment of that name can run on a GPU: its observations are floats, and it has one
+ * agent. */
 int env_device_has(const char *name);
 /* address: of any function of the backend. 0: d is filled; negative: the backend has no environments (no
  * message). */

@@ -69,7 +69,7 @@ typedef struct {
     int             has_mask;  /* DISCRETE: one byte per choice of every head, 0 forbids the choice */
     int64_t         max_steps; /* the trainer truncates there; 0: never */
     int             has_solved_at;
-    float           solved_at; /* mean return that counts as solved */
+    float           solved_at; /* mean return of all agents that counts as solved */
     int             fps;       /* of pictures; 0 counts as 30 */
 } EnvInfo;
 
@@ -80,7 +80,7 @@ typedef struct {
     const float   *act_f; /* [n_act], CONTINUOUS */
     float         *reward;
     uint8_t       *mask;  /* has_mask: [sum of act_choices] */
-    uint8_t       *alive; /* n_agent > 1: 0 for an agent that does not take part */
+    uint8_t       *alive; /* n_agent > 1: 0 for an agent that does not take part; an agent may come back */
 } EnvIo;
 
 typedef struct {

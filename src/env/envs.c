@@ -137,6 +137,25 @@ static void keep_final(const Envs *e, const EnvsIo *io, int i)
     }
 }
 
+/* Who took part when the step began: environments overwrite alive. */
+static void note_present(Envs *e, const EnvsIo *io, int lo, int hi)
+{
+    int64_t agents = e->spec.info.n_agent;
+    if (agents > 1) memcpy(e->present + lo * agents, io->alive + lo * agents, (size_t)((hi - lo) * agents));
+}
+
+/* Rewards and ends of each agent's row, of a step that did (1) or did not (0) end the episode so. */
+static void book_row(Envs *e, const EnvsIo *io, int64_t row, int64_t n_step, int term, int cut)
+{
+    int several = e->spec.info.n_agent > 1, stays = !several || io->alive[row];
+    if (several && !e->present[row]) io->reward[row] = 0;
+    e->sum[row] += io->reward[row];
+    io->terminated[row] = (uint8_t)(term || (!stays && (cut || e->present[row])));
+    io->truncated[row]  = (uint8_t)(cut && stays);
+    if (io->episode_return) io->episode_return[row] = term || cut ? (float)e->sum[row] : 0.0f;
+    if (io->episode_length) io->episode_length[row] = term || cut ? (int32_t)n_step : 0;
+}
+
 /* Books a step of environment i. When the episode ended, end[i] stays set and the next episode's seed is
  * drawn. */
 static int settle(Envs *e, const EnvsIo *io, int i)
@@ -149,13 +168,8 @@ static int settle(Envs *e, const EnvsIo *io, int i)
     TRY(check_values(e, &r, i, 1));
     int term = (bits & ENV_TERMINATED) != 0;
     int cut  = !term && ((bits & ENV_TRUNCATED) || (e->limit > 0 && e->steps[i] >= e->limit));
-    for (int64_t row = (int64_t)i * n_agent; row < (int64_t)(i + 1) * n_agent; row++) {
-        e->sum[row] += io->reward[row];
-        io->terminated[row] = (uint8_t)term;
-        io->truncated[row]  = (uint8_t)cut;
-        if (io->episode_return) io->episode_return[row] = term || cut ? (float)e->sum[row] : 0.0f;
-        if (io->episode_length) io->episode_length[row] = term || cut ? (int32_t)e->steps[i] : 0;
-    }
+    for (int64_t row = (int64_t)i * n_agent; row < (int64_t)(i + 1) * n_agent; row++)
+        book_row(e, io, row, e->steps[i], term, cut);
     e->end[i] = (uint8_t)(term || cut);
     if (!e->end[i]) return 0;
     keep_final(e, io, i);
@@ -221,6 +235,7 @@ static int call_steps(Envs *e, const EnvsIo *io, int slot, int lo, int hi)
 static int step_slice(Envs *e, const EnvsIo *io, int slot, int lo, int hi)
 {
     TRY(check_actions(e, io, lo, hi));
+    note_present(e, io, lo, hi);
     TRY(call_steps(e, io, slot, lo, hi));
     for (int i = lo; i < hi; i++) {
         TRY(settle(e, io, i));
@@ -320,6 +335,7 @@ static int over_slices(Envs *e, SliceFn fn, const EnvsIo *io, int lo, int hi)
 static int step_remote(Envs *e, const EnvsIo *io, int lo, int hi)
 {
     TRY(check_actions(e, io, lo, hi));
+    note_present(e, io, lo, hi);
     TRY(remote_step(e->remote, lo, hi, io, e->end));
     int n_ended = 0;
     for (int i = lo; i < hi; i++) {
@@ -381,6 +397,7 @@ static int open_all(Envs *e)
     e->steps      = ARENA_ARRAY(&e->arena, int64_t, e->n_env);
     e->seed       = ARENA_ARRAY(&e->arena, uint64_t, e->n_env);
     e->end        = ARENA_ARRAY(&e->arena, uint8_t, e->n_env);
+    e->present    = ARENA_ARRAY(&e->arena, uint8_t, n_row);
     e->sum        = ARENA_ARRAY(&e->arena, double, n_row);
     e->why        = ARENA_ARRAY(&e->arena, EnvsWhy, e->n_thread);
     e->next       = ARENA_ARRAY(&e->arena, EnvsNext, e->n_thread);

@@ -7,7 +7,10 @@
  *    observation is always there.
  * 2. Episode k of environment i has a seed that depends on (conf.seed, i, k) alone. Results are the same bits
  *    for any number of threads, groups and workers.
- * 3. Row i * n_agent + a belongs to agent a of environment i. Environments write straight into the rows.
+ * 3. Row i * n_agent + a belongs to agent a of environment i. Environments write straight into the rows. An
+ *    agent that alive says has left is terminated, though the episode goes on; an agent that is not there at
+ *    an end is terminated, never truncated. A step counts for the agents that were there when it began: the
+ *    others get reward 0.
  * 4. A group is a range of environments. envs_step() of a group touches only its rows, so the caller can
  *    answer one group while another steps. One call at a time per Envs.
  * 5. A value that is not finite, a failed call or an action out of range is err_set() with the environment's
@@ -57,8 +60,8 @@ typedef struct {
     float         *reward;                 /* needed by step, as are the next two */
     uint8_t       *terminated, *truncated;
     uint8_t       *mask;           /* needed if the environment has one, [row][n_mask] */
-    uint8_t       *alive;          /* needed for several agents */
-    float         *episode_return; /* of the episode that ended in this step, else 0 */
+    uint8_t       *alive;          /* needed for several agents; the caller keeps it from call to call */
+    float         *episode_return; /* the agent's, of the episode that ended in this step, else 0 */
     int32_t       *episode_length; /* the same; 0: no episode ended */
 } EnvsIo;
 

@@ -34,6 +34,7 @@ struct Envs {
     int64_t  *steps;   /* [n_env], in that episode */
     double   *sum;     /* [row], rewards of that episode */
     uint8_t  *end;     /* [n_env], bits of the last step */
+    uint8_t  *present; /* [row], several agents: who took part in the last step */
     uint64_t *seed;    /* [n_env], of the episode that runs */
     EnvsWhy  *why;     /* [n_thread] */
     EnvsNext *next;    /* [n_thread] */

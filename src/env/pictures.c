@@ -93,3 +93,34 @@ void picture_meteor(const Meteor *s, uint8_t *rgb)
     double x = left + s->column * cell, y = PICTURE_HEIGHT - cell;
     draw_rect(&d, x + 2, y + 4, x + cell - 2, PICTURE_HEIGHT, blue);
 }
+
+/* A rectangle of cells, seen by bus k: a quarter turn for each number. along, across: from cell to cell. */
+static void lane_rect(const Draw *d, int k, const double along[2], const double across[2], DrawColor c)
+{
+    const double cell = PICTURE_HEIGHT / (double)CROSSING_LANE, left = (PICTURE_WIDTH - PICTURE_HEIGHT) / 2.0;
+    double       x[2], y[2];
+    for (int i = 0; i < 2; i++) {
+        double u = along[i], v = across[i], n = CROSSING_LANE;
+        x[i] = k == 0 ? v : k == 1 ? u : k == 2 ? n - v : n - u;
+        y[i] = k == 0 ? u : k == 1 ? n - v : k == 2 ? n - u : v;
+    }
+    draw_rect(d, left + cell * MIN(x[0], x[1]), cell * MIN(y[0], y[1]), left + cell * MAX(x[0], x[1]),
+              cell * MAX(y[0], y[1]), c);
+}
+
+void picture_crossing(const Crossing *s, uint8_t *rgb)
+{
+    const DrawColor of_bus[CROSSING_BUSES] = { blue, green, gold, wood };
+    const double    lane[2]                = { CROSSING_FIRST, CROSSING_FIRST + 1 },
+                 inner[2]                  = { CROSSING_FIRST + 0.15, CROSSING_FIRST + 0.85 };
+    Draw d                                 = begin(rgb);
+    for (int k = 0; k < CROSSING_BUSES; k++) lane_rect(&d, k, (double[]){ 0, CROSSING_LANE }, lane, grey);
+    for (int k = 0; k < CROSSING_BUSES; k++) {
+        double front = s->front[k];
+        int    gone  = s->front[k] == CROSSING_CRASHED; /* a red mark where its lane begins */
+        if (gone) lane_rect(&d, k, (double[]){ 0, 0.5 }, lane, red);
+        if (gone || s->front[k] < 0) continue;
+        lane_rect(&d, k, (double[]){ MAX(front - 0.9, 0), front + 0.9 }, inner, of_bus[k]);
+        lane_rect(&d, k, (double[]){ front + 0.6, front + 0.8 }, inner, ink);
+    }
+}

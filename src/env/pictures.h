@@ -4,6 +4,7 @@
 
 #include "env/acrobot.h"
 #include "env/cartpole.h"
+#include "env/crossing.h"
 #include "env/meteor.h"
 #include "env/mountaincar.h"
 #include "env/pendulum.h"
@@ -22,6 +23,7 @@ void picture_mountaincarc(const MountainCarC *s, uint8_t *rgb);
 void picture_pendulum(const Pendulum *s, uint8_t *rgb);
 void picture_tmaze(const TMaze *s, uint8_t *rgb);
 void picture_meteor(const Meteor *s, uint8_t *rgb);
+void picture_crossing(const Crossing *s, uint8_t *rgb);
 
 #ifdef __cplusplus
 }

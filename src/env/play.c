@@ -85,16 +85,23 @@ static int episodes(Play *p)
         if (!first) TRY(show(p));
         if (!first) continue;
         double mean = 0;
-        for (int a = 0; a < n_agent; a++) mean += p->r.io.episode_return[a] / n_agent;
+        int    cut  = 0;
+        for (int a = 0; a < n_agent; a++) {
+            mean += p->r.io.episode_return[a] / n_agent;
+            cut |= p->r.io.truncated[a];
+        }
         sum += mean;
         square += mean * mean;
         done++;
         fprintf(said(p), "episode %d: return %.6g, %d steps, %s\n", done, mean,
-                (int)p->r.io.episode_length[0], p->r.io.terminated[0] ? "terminated" : "truncated");
+                (int)p->r.io.episode_length[0], cut ? "truncated" : "terminated");
     }
     double m = sum / done, var = square / done - m * m;
     fprintf(said(p), "mean return %.6g, standard deviation %.3g, over %d episode%s\n", m,
             sqrt(var > 0 ? var : 0), done, done == 1 ? "" : "s");
+    if (n_agent > 1)
+        fprintf(said(p), "a return is the mean of %d agents; their sum is %.6g in the mean\n", n_agent,
+                m * n_agent);
     int64_t lost = envs_restarts(p->e);
     if (lost > 0) fprintf(said(p), "%lld restart%s\n", (long long)lost, str_plural(lost));
     return 0;

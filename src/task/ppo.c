@@ -18,7 +18,7 @@ static int     ppo_has_val(const Recipe *r) { return 1; }
 /* A rank that has a part of the step has the same part of a minibatch. */
 static int64_t update_samples(const Recipe *r)
 {
-    return r->ppo.minibatch * r->step_samples / (r->ppo.envs * r->ppo.rollout);
+    return r->ppo.minibatch * r->step_samples / (r->ppo.envs * r->ppo.rollout * MAX(r->ppo.seen.n_agent, 1));
 }
 
 static int64_t targets(const Recipe *r) { return r->ppo.minibatch; }
@@ -58,6 +58,7 @@ static void lay_out_block(Ppo *p)
     b->mask       = put(&end, n * (size_t)p->spec.n_mask);
     b->pos        = put(&end, p->C > 1 ? n * sizeof(int32_t) : 0);
     b->doc        = put(&end, p->C > 1 ? n * sizeof(int32_t) : 0);
+    b->valid      = put(&end, p->A > 1 ? n * sizeof(int32_t) : 0);
     b->size_bytes = end;
 }
 
@@ -90,7 +91,7 @@ static int64_t rollout_bytes(const Ppo *p)
     const RecipeEnv *s = &p->spec;
     int64_t          n = p->T * p->E, later_rows = (p->T + 1) * p->E;
     return n * (4 * s->obs_dim + 4 * s->n_act + 8 + s->n_mask) + later_rows * 10 + p->E * 4 +
-           p->n_final * s->obs_dim * 4 + PARTS * LINE;
+           p->n_final * s->obs_dim * 4 + PARTS * LINE + (p->A > 1 ? n * 4 + LINE : 0);
 }
 
 /* Rows of group g of a whole rollout. */
@@ -163,6 +164,8 @@ static void declare_group(Job *j, int i)
     g->r_logp       = part(j, p->logp, i, 1);
     g->r_value      = part(j, p->value, i, 1);
     if (s->n_mask) g->r_mask = part(j, p->mask, i, s->n_mask);
+    if (p->valid) g->valid = in_block(j, g, "valid", p->layout.valid, DT_I32, 1);
+    if (p->valid) g->r_valid = part(j, p->valid, i, 1);
     g->adv        = part(j, p->adv, i, 1);
     g->ret        = part(j, p->ret, i, 1);
     g->last_value = rolled(j, "last value", DT_F32, 1, p->Eg);
@@ -196,6 +199,7 @@ static void declare_rollout(Job *j)
     p->adv    = state2(j, "advantages", DT_F32, n, 1);
     p->ret    = state2(j, "returns", DT_F32, n, 1);
     if (s->n_mask) p->mask = rolled(j, "rollout masks", DT_U8, n, s->n_mask);
+    if (p->A > 1) p->valid = rolled(j, "rollout valid", DT_I32, n, 1);
     if (p->C > 1) p->doc = state2(j, "rollout first rows", DT_I32, n, 1);
     if (p->C > 1) p->sequence = state2(j, "sequences", DT_I32, n / p->C, p->C);
     p->final_obs   = rolled(j, "last obs", DT_F32, p->n_final, s->obs_dim);
@@ -217,7 +221,7 @@ static int choose_groups(const Job *j)
     enum { LEAST = 1024 };
     const RecipePpo *r = &j->recipe.ppo;
     if (r->groups > 0) return (int)r->groups;
-    return j->vt->hints->is_late && ppo_of(j)->E >= LEAST && ppo_of(j)->E % 2 == 0 ? 2 : 1;
+    return j->vt->hints->is_late && ppo_of(j)->E >= LEAST && ppo_of(j)->E / ppo_of(j)->A % 2 == 0 ? 2 : 1;
 }
 
 static int ppo_declare(Job *j)
@@ -236,6 +240,7 @@ static int ppo_declare(Job *j)
         return recipe_blame(&j->recipe, "ppo.minibatch", "a minibatch of %lld cannot be shared by %d ranks",
                             (long long)r->minibatch, world);
     /* A plan for one rank of several has that rank's part of the step. */
+    p->A         = p->spec.n_agent;
     p->T         = r->rollout;
     p->C         = j->recipe.policy.context;
     p->E         = j->recipe.step_samples * p->C / world / r->rollout;
@@ -247,9 +252,9 @@ static int ppo_declare(Job *j)
         return recipe_blame(&j->recipe, "ppo.groups", "does nothing: environments %s step together",
                             p->on_device ? "on the device" : "that the host answers");
     p->n_group = together ? 1 : choose_groups(j);
-    if (p->E % p->n_group != 0)
+    if (p->E / p->A % p->n_group != 0)
         return recipe_blame(&j->recipe, "ppo.groups", "%d groups do not divide %lld environments", p->n_group,
-                            (long long)p->E);
+                            (long long)(p->E / p->A));
     p->Eg = p->E / p->n_group;
     lay_out_block(p);
     ppo_policy_declare(j);
@@ -273,7 +278,7 @@ static void ppo_release(Job *j)
 
 /* ---- constants ---------------------------------------------------------------------------------------- */
 
-/* Row (g, t, n) of a rollout lies at (g T + t) Eg + n; a sequence has C steps of one environment. */
+/* Row (g, t, n) of a rollout lies at (g T + t) Eg + n; a sequence has C steps of one agent. */
 static int upload_sequences(Job *j)
 {
     Ppo     *p = ppo_of(j);
@@ -358,6 +363,11 @@ static int ppo_numbers(Job *j, TaskNumber *out)
     TRY(job_download(j, p->stats_ret, ret, sizeof ret));
     out[n++] = (TaskNumber){ "charts/episodic_return", mean_last(p->host.last_return, p->host.n_episode) };
     out[n++] = (TaskNumber){ "charts/episodic_length", mean_last(p->host.last_length, p->host.n_episode) };
+    if (p->A > 1) {
+        out[n++] = (TaskNumber){ "charts/team_return",
+                                 mean_last(p->host.last_return, p->host.n_episode) * (double)p->A };
+        out[n++] = (TaskNumber){ "charts/alive", p->n_valid_all / (double)ppo_rollout_steps(j) };
+    }
     out[n++] = (TaskNumber){ "charts/episodes", (double)p->host.n_episode };
     out[n++] = (TaskNumber){ "charts/global_step", (double)p->host.n_step };
     out[n++] = (TaskNumber){ "charts/SPS", past > 0 ? steps / past : NAN };
@@ -406,6 +416,10 @@ static void ppo_summary(Job *j, double mfu)
         log_info("%lld training episodes, which explore: mean return of the last %lld: %.2f",
                  (long long)p->host.n_episode, (long long)MIN(p->host.n_episode, PPO_LAST),
                  mean_last(p->host.last_return, p->host.n_episode));
+    if (p->A > 1)
+        log_info(
+            "%lld agents in each environment: returns are their mean, steps and rates count each agent's",
+            (long long)p->A);
     if (p->by_host) ppo_hybrid_summary(j);
     log_info("to look at the policy: brim play %s", j->recipe.run);
 }

@@ -22,6 +22,8 @@ static int can_step(const Job *j, const char **why)
     const RecipePpo *r = &j->recipe.ppo;
     *why               = "needs a GPU";
     if (!j->vt->hints->is_late) return 0;
+    *why = "steps environments of one agent only";
+    if (ppo_of(j)->A > 1) return 0;
     *why = "needs a built-in environment with observations of floats";
     if (!env_device_has(r->env)) return 0;
     *why = "goes with neither ppo.reward_norm nor isolate";

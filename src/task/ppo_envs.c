@@ -33,7 +33,8 @@ static int open_buffers(Job *j, const EnvSpec *s)
         if (!p->group[g].host_f) return -1;
     }
     p->host_final = dev->vt->host_alloc(dev, tensor_bytes(p->final_obs));
-    if (!p->host_final) return -1;
+    p->host_inv   = dev->vt->host_alloc(dev, sizeof *p->host_inv * PPO_SLOTS);
+    if (!p->host_final || !p->host_inv) return -1;
     for (int k = 0; k < s->info.n_obs; k++) {
         p->raw[k]       = arena_alloc(&p->arena, (size_t)(p->E * s->block_bytes[k]));
         p->raw_final[k] = arena_alloc(&p->arena, (size_t)(p->E * s->block_bytes[k]));
@@ -43,6 +44,8 @@ static int open_buffers(Job *j, const EnvSpec *s)
     p->episode_return = ARENA_ARRAY(&p->arena, float, p->E);
     p->reward_return  = ARENA_ARRAY(&p->arena, float, p->E);
     p->episode_length = ARENA_ARRAY(&p->arena, int32_t, p->E);
+    p->alive          = ARENA_ARRAY(&p->arena, uint8_t, p->E);
+    p->acted          = ARENA_ARRAY(&p->arena, uint8_t, p->E);
     p->pos            = ARENA_ARRAY(&p->arena, int32_t, p->E);
     p->moments        = ARENA_ARRAY(&p->arena, PpoMoments, comm_world(j->comm));
     return 0;
@@ -66,6 +69,7 @@ static EnvsIo io_of(const Ppo *p, int g)
     EnvsIo          io    = { .reward         = (float *)(q->host + b->reward) - first,
                               .terminated     = (uint8_t *)(q->host + b->terminated) - first,
                               .truncated      = (uint8_t *)(q->host + b->truncated) - first,
+                              .alive          = p->A > 1 ? p->alive : NULL,
                               .episode_return = p->episode_return,
                               .episode_length = p->episode_length };
     const EnvSpec  *s     = envs_spec(p->envs);
@@ -84,7 +88,7 @@ static EnvsIo io_of(const Ppo *p, int g)
 
 EnvsIo ppo_io_all(const Ppo *p)
 {
-    EnvsIo io = { .mask = p->spec.n_mask ? p->host_mask : NULL };
+    EnvsIo io = { .mask = p->spec.n_mask ? p->host_mask : NULL, .alive = p->A > 1 ? p->alive : NULL };
     for (int k = 0; k < envs_spec(p->envs)->info.n_obs; k++) io.obs[k] = p->raw[k];
     return io;
 }
@@ -122,10 +126,10 @@ int ppo_envs_open(Job *j)
     Ppo     *p    = ppo_of(j);
     EnvsConf conf = ppo_envs_conf(&j->recipe, &p->arena);
     p->dev        = j->dev; /* from here on ppo_envs_close() gives buffers back */
-    conf.n_env    = (int)p->E;
+    conf.n_env    = (int)(p->E / p->A);
     conf.n_group  = p->n_group;
-    conf.n_thread = ppo_threads(j, p->Eg);
-    conf.first    = comm_rank(j->comm) * p->E;
+    conf.n_thread = ppo_threads(j, p->Eg / p->A);
+    conf.first    = comm_rank(j->comm) * conf.n_env;
     TRY(envs_open(&p->envs, &conf));
     TRY(open_buffers(j, envs_spec(p->envs)));
     EnvsIo io = ppo_io_all(p);
@@ -147,6 +151,7 @@ void ppo_envs_close(Ppo *p)
         if (p->group[g].host_f) dev->vt->host_free(dev, p->group[g].host_f);
     }
     if (p->host_final) dev->vt->host_free(dev, p->host_final);
+    if (p->host_inv) dev->vt->host_free(dev, p->host_inv);
 }
 
 /* ---- one step of a group ------------------------------------------------------------------------------ */
@@ -172,28 +177,38 @@ void ppo_clip_actions(Ppo *p, const float *from, int64_t first, int64_t n)
     }
 }
 
+double ppo_mean_return(const float *of_agent, int64_t n)
+{
+    double sum = 0;
+    for (int64_t a = 0; a < n; a++) sum += (double)of_agent[a];
+    return sum / (double)n;
+}
+
 static void note_episodes(Ppo *p, const PpoRows *r)
 {
     PpoHost *h = &p->host;
-    for (int64_t i = r->first; i < r->first + r->n; i++) {
+    for (int64_t i = r->first; i < r->first + r->n; i += p->A) {
         if (p->episode_length[i] == 0) continue;
         int64_t k         = h->n_episode++ % PPO_LAST;
-        h->last_return[k] = p->episode_return[i];
+        h->last_return[k] = ppo_mean_return(&p->episode_return[i], p->A);
         h->last_length[k] = p->episode_length[i];
     }
 }
 
-/* Of the discounted returns that arrived now. */
-static PpoMoments moments_of(const float *x, int64_t n)
+/* Of the discounted returns that arrived now. acted: rows whose bytes are 0 do not count; NULL: all count. */
+static PpoMoments moments_of(const float *x, const uint8_t *acted, int64_t n)
 {
-    PpoMoments m = { .n = (double)n };
-    for (int64_t i = 0; i < n; i++) m.mean += (double)x[i] / m.n;
-    for (int64_t i = 0; i < n; i++) m.square += ((double)x[i] - m.mean) * ((double)x[i] - m.mean);
+    PpoMoments m = { 0 };
+    for (int64_t i = 0; i < n; i++) m.n += !acted || acted[i];
+    for (int64_t i = 0; i < n; i++) m.mean += !acted || acted[i] ? (double)x[i] / m.n : 0;
+    for (int64_t i = 0; i < n; i++)
+        m.square += !acted || acted[i] ? ((double)x[i] - m.mean) * ((double)x[i] - m.mean) : 0;
     return m;
 }
 
 static void merge_rewards(PpoHost *h, const PpoMoments *m)
 {
+    if (m->n == 0) return; /* no agent took part */
     double all = h->n_reward + m->n, d = m->mean - h->mean_reward;
     h->square_reward += m->square + d * d * h->n_reward * m->n / all;
     h->mean_reward += d * m->n / all;
@@ -209,10 +224,12 @@ static int norm_rewards(const Job *j, Ppo *p, const PpoRows *q)
     float           *sum   = p->reward_return + q->first;
     int              world = comm_world(j->comm);
     for (int64_t i = 0; i < q->n; i++) sum[i] = sum[i] * (float)r->gamma + q->reward[i];
-    PpoMoments own = moments_of(sum, q->n), *all = world > 1 ? p->moments : &own;
+    PpoMoments own  = moments_of(sum, p->A > 1 ? p->acted + q->first : NULL, q->n),
+               *all = world > 1 ? p->moments : &own;
     if (world > 1) TRY(comm_all_gather(j->comm, all, &own, sizeof own));
     for (int k = 0; k < world; k++) merge_rewards(h, &all[k]);
-    double scale = 1 / sqrt(h->square_reward / h->n_reward + 1e-8), most = r->reward_clip;
+    double seen = fmax(h->n_reward, 1), scale = 1 / sqrt(h->square_reward / seen + 1e-8),
+           most = r->reward_clip;
     for (int64_t i = 0; i < q->n; i++) {
         q->reward[i] = (float)fmin(fmax((double)q->reward[i] * scale, -most), most);
         if (q->terminated[i] || q->truncated[i]) sum[i] = 0;
@@ -251,6 +268,7 @@ static int step_group(Job *j, int g)
     if (!p->spec.is_discrete) ppo_clip_actions(p, p->group[g].host_act, g * p->Eg, p->Eg);
     EnvsIo io    = io_of(p, g);
     double begin = clock_now_s();
+    memcpy(p->acted + g * p->Eg, p->alive + g * p->Eg, (size_t)p->Eg);
     TRY(envs_step(p->envs, g, &io));
     p->times.env_s += clock_now_s() - begin;
     char   *host = p->group[g].host;
@@ -306,6 +324,34 @@ static void place_rows(Ppo *p, int g, int64_t t)
     }
 }
 
+/* ---- who takes part ------------------------------------------------------------------------------------ */
+
+void ppo_put_valid(Ppo *p, int64_t first, int64_t n, int32_t *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = p->alive[first + i] != 0;
+        p->n_valid += out[i];
+    }
+}
+
+/* The divisor of the losses is the number of rows that count, over all ranks, in the mean minibatch: each
+ * such row of a rollout weighs the same in the updates. The frame does not know that number. */
+static int divide_losses(Job *j)
+{
+    Ppo       *p      = ppo_of(j);
+    Dev       *dev    = j->dev;
+    int        world  = comm_world(j->comm);
+    double     n_mini = (double)(p->T * p->E / p->minibatch);
+    PpoMoments own = { .n = (double)p->n_valid }, *all = world > 1 ? p->moments : &own;
+    if (world > 1) TRY(comm_all_gather(j->comm, all, &own, sizeof own));
+    p->n_valid_all = 0;
+    for (int k = 0; k < world; k++) p->n_valid_all += all[k].n;
+    for (int k = 0; k < PPO_SLOTS; k++)
+        p->host_inv[k] = p->n_valid_all > 0 ? (float)(n_mini / p->n_valid_all) : 0.0f;
+    return dev->vt->upload(dev, LANE_COMPUTE, (char *)j->state->data + offsetof(StepState, in.inv),
+                           p->host_inv, sizeof *p->host_inv * PPO_SLOTS);
+}
+
 /* ---- host rows ---------------------------------------------------------------------------------------- */
 
 int ppo_collect(Job *j, int64_t turn)
@@ -320,6 +366,7 @@ int ppo_collect(Job *j, int64_t turn)
         if (p->times.begin_s == 0) p->times.begin_s = p->times.step_begin_s;
         p->n_answer     = 0;
         p->n_final_used = 0;
+        p->n_valid      = 0;
     }
     if (p->on_device) return 0;
     if (t > 0) {
@@ -330,6 +377,7 @@ int ppo_collect(Job *j, int64_t turn)
         if (p->C > 1) TRY(value_finals(j, g));
     }
     if (p->C > 1) place_rows(p, g, t);
+    if (p->A > 1 && t < p->T) ppo_put_valid(p, g * p->Eg, p->Eg, (int32_t *)(q->host + p->layout.valid));
     TRY(dev->vt->upload(dev, LANE_H2D, q->block->data, q->host, p->layout.size_bytes));
     return dev->vt->lane_wait(dev, LANE_COMPUTE, LANE_H2D);
 }
@@ -372,6 +420,7 @@ int ppo_rollout_done(Job *j, int64_t turn)
     p->times.rollout_s += clock_now_s() - p->times.step_begin_s;
     if (p->by_host) TRY(ppo_hybrid_trace_begin(j));
     p->times.step_begin_s = clock_now_s();
+    if (p->A > 1) TRY(divide_losses(j));
     if (p->n_final_used == 0 || ppo_hybrid_answers(p)) return 0; /* the host's block had them */
     return dev->vt->upload(dev, LANE_COMPUTE, p->final_obs->data, p->host_final,
                            (size_t)(p->n_final_used * p->spec.obs_dim) * sizeof(float));

@@ -24,15 +24,17 @@ void ppo_eval_declare(Job *j)
     int64_t          n = j->recipe.eval.samples, one = 1;
     e->n = (int)MIN(n, MOST);
     while (n % e->n != 0) e->n--;
-    int64_t obs[2] = { e->n, s->obs_dim }, act[2] = { e->n, s->n_act }, mask[2] = { e->n, s->n_mask };
-    e->obs     = job_declare_state(j, "eval obs", DT_F32, 2, obs, 0);
-    e->action  = job_declare_state(j, "eval actions", s->is_discrete ? DT_I32 : DT_F32, 2, act, 0);
-    e->sample0 = job_declare_state(j, "eval row", DT_I64, 1, &one, 0);
-    e->returns = job_declare_state(j, "eval returns", DT_F32, 1, &n, 0);
+    e->rows        = (int)(e->n * p->A);
+    int64_t obs[2] = { e->rows, s->obs_dim }, act[2] = { e->rows, s->n_act },
+            mask[2] = { e->rows, s->n_mask };
+    e->obs          = job_declare_state(j, "eval obs", DT_F32, 2, obs, 0);
+    e->action       = job_declare_state(j, "eval actions", s->is_discrete ? DT_I32 : DT_F32, 2, act, 0);
+    e->sample0      = job_declare_state(j, "eval row", DT_I64, 1, &one, 0);
+    e->returns      = job_declare_state(j, "eval returns", DT_F32, 1, &n, 0);
     if (p->C > 1) {
-        int64_t rows = e->n;
+        int64_t rows = e->rows;
         e->pos       = job_declare_state(j, "eval positions", DT_I32, 1, &rows, 0);
-        net_declare_caches(&p->trunk, &j->store, &e->cache, e->n, p->trunk.model.context);
+        net_declare_caches(&p->trunk, &j->store, &e->cache, e->rows, p->trunk.model.context);
         e->cache.pos = e->pos;
     }
     if (s->n_mask) e->mask = job_declare_state(j, "eval mask", DT_U8, 2, mask, 0);
@@ -52,10 +54,10 @@ static int answer(Job *j)
     TRY(d->vt->download(d, LANE_COMPUTE, e->host_act, e->action->data, tensor_bytes(e->action)));
     TRY(d->vt->mark(d, LANE_COMPUTE, MARK_EVAL));
     TRY(d->vt->mark_wait(d, MARK_EVAL));
-    for (int i = 0; i < e->n && e->pos; i++) e->host_pos[i] = (int32_t)((e->host_pos[i] + 1) % p->C);
+    for (int i = 0; i < e->rows && e->pos; i++) e->host_pos[i] = (int32_t)((e->host_pos[i] + 1) % p->C);
     if (p->spec.is_discrete) return 0;
     float *a = e->host_act;
-    for (int64_t i = 0; i < (int64_t)e->n * p->spec.n_act; i++)
+    for (int64_t i = 0; i < (int64_t)e->rows * p->spec.n_act; i++)
         a[i] = ppo_clip_action(&p->spec, i % p->spec.n_act, a[i]);
     return 0;
 }
@@ -69,6 +71,7 @@ static EnvsIo eval_io(const Ppo *p)
                           .terminated     = e->terminated,
                           .truncated      = e->truncated,
                           .mask           = p->spec.n_mask ? e->host_mask : NULL,
+                          .alive          = p->A > 1 ? e->alive : NULL,
                           .episode_return = e->episode_return,
                           .episode_length = e->episode_length };
     for (int k = 0; k < envs_spec(e->envs)->info.n_obs; k++) io.obs[k] = e->raw[k];
@@ -91,7 +94,7 @@ static int open_envs(Job *j)
     TRY(envs_open(&e->envs, &conf));
     const EnvSpec *s = envs_spec(e->envs);
     for (int k = 0; k < s->info.n_obs; k++)
-        e->raw[k] = arena_alloc(&p->arena, (size_t)(e->n * s->block_bytes[k]));
+        e->raw[k] = arena_alloc(&p->arena, (size_t)(e->rows * s->block_bytes[k]));
     return 0;
 }
 
@@ -106,7 +109,7 @@ static int episodes(Job *j)
     e->n_step   = 0;
     TRY(envs_reset(e->envs, &io));
     memset(e->done, 0, sizeof *e->done * (size_t)e->n);
-    memset(e->host_pos, 0, sizeof *e->host_pos * (size_t)e->n);
+    memset(e->host_pos, 0, sizeof *e->host_pos * (size_t)e->rows);
     for (int64_t t = 0; left > 0; t++) {
         if (job_leaves(j)) {
             e->n_step = 0;
@@ -116,15 +119,16 @@ static int episodes(Job *j)
             return err_set(
                 "environment %s: an episode has no end after %d steps (ppo.max_steps gives it one)",
                 j->recipe.ppo.env, ENDLESS);
-        ppo_pack(envs_spec(e->envs), (void *const *)e->raw, 0, e->n, e->host_obs);
+        ppo_pack(envs_spec(e->envs), (void *const *)e->raw, 0, e->rows, e->host_obs);
         TRY(answer(j));
         TRY(envs_step(e->envs, 0, &io));
-        e->n_step += e->n;
+        e->n_step += e->rows;
+        for (int i = 0; i < e->rows; i++)
+            if (e->terminated[i] || e->truncated[i]) e->host_pos[i] = 0;
         for (int i = 0; i < e->n; i++) {
-            if (e->episode_length[i] == 0) continue;
-            e->host_pos[i] = 0;
-            if (e->done[i] == per) continue;
-            e->result[i * per + e->done[i]++] = e->episode_return[i];
+            const float *of_agent = e->episode_return + i * p->A;
+            if (e->episode_length[i * p->A] == 0 || e->done[i] == per) continue;
+            e->result[i * per + e->done[i]++] = (float)ppo_mean_return(of_agent, p->A);
             left--;
         }
     }
@@ -166,14 +170,15 @@ int ppo_eval_open(Job *j)
     p->dev            = d;
     e->host_obs       = d->vt->host_alloc(d, tensor_bytes(e->obs));
     e->host_act       = d->vt->host_alloc(d, tensor_bytes(e->action));
-    e->host_mask      = d->vt->host_alloc(d, (size_t)(e->n * p->spec.n_mask + 1));
+    e->host_mask      = d->vt->host_alloc(d, (size_t)(e->rows * p->spec.n_mask + 1));
     e->result         = d->vt->host_alloc(d, tensor_bytes(e->returns));
-    e->host_pos       = d->vt->host_alloc(d, sizeof *e->host_pos * (size_t)e->n);
-    e->reward         = ARENA_ARRAY(a, float, e->n);
-    e->episode_return = ARENA_ARRAY(a, float, e->n);
-    e->episode_length = ARENA_ARRAY(a, int32_t, e->n);
-    e->terminated     = ARENA_ARRAY(a, uint8_t, e->n);
-    e->truncated      = ARENA_ARRAY(a, uint8_t, e->n);
+    e->host_pos       = d->vt->host_alloc(d, sizeof *e->host_pos * (size_t)e->rows);
+    e->reward         = ARENA_ARRAY(a, float, e->rows);
+    e->episode_return = ARENA_ARRAY(a, float, e->rows);
+    e->episode_length = ARENA_ARRAY(a, int32_t, e->rows);
+    e->terminated     = ARENA_ARRAY(a, uint8_t, e->rows);
+    e->truncated      = ARENA_ARRAY(a, uint8_t, e->rows);
+    e->alive          = ARENA_ARRAY(a, uint8_t, e->rows);
     e->done           = ARENA_ARRAY(a, int64_t, e->n);
     return e->host_obs && e->host_act && e->host_mask && e->result && e->host_pos ? 0 : -1;
 }
@@ -199,14 +204,16 @@ static int play_answer(void *self, const EnvSpec *spec, const EnvsIo *io, int fi
     Job     *j = self;
     Ppo     *p = ppo_of(j);
     PpoEval *e = &p->eval;
-    ppo_pack(spec, io->obs, 0, 1, e->host_obs);
-    if (p->spec.n_mask) memcpy(e->host_mask, io->mask, (size_t)p->spec.n_mask);
-    if (first) e->host_pos[0] = 0;
+    int64_t  n = p->A;
+    ppo_pack(spec, io->obs, 0, n, e->host_obs);
+    if (p->spec.n_mask) memcpy(e->host_mask, io->mask, (size_t)(n * p->spec.n_mask));
+    for (int64_t a = 0; a < n; a++)
+        if (first || io->terminated[a]) e->host_pos[a] = 0;
     TRY(answer(j));
     if (p->spec.is_discrete)
-        memcpy(act_i, e->host_act, sizeof *act_i * (size_t)p->spec.n_act);
+        memcpy(act_i, e->host_act, sizeof *act_i * (size_t)(n * p->spec.n_act));
     else
-        memcpy(act_f, e->host_act, sizeof *act_f * (size_t)p->spec.n_act);
+        memcpy(act_f, e->host_act, sizeof *act_f * (size_t)(n * p->spec.n_act));
     return 0;
 }
 

@@ -125,7 +125,7 @@ int ppo_hybrid_open(Job *j)
     h->answer   = make_answer(j);
     h->cpu      = dev_open("cpu", &(DevOptions){ .threads = 1 }, &why);
     h->root     = j->dev->vt->host_alloc(j->dev, tensor_bytes(p->root));
-    h->n_thread = (int)MIN(p->E, ppo_threads(j, p->Eg));
+    h->n_thread = (int)MIN(p->E, ppo_threads(j, p->Eg / p->A));
     if (!h->cpu) return err_set("ppo.answer: no CPU backend: %s", why);
     if (!h->answer || !h->root) return -1;
     TRY(find_weights(j, h));
@@ -285,6 +285,7 @@ static int step_envs(Job *j, int64_t t)
         io.act_f = p->act_clipped;
     }
     double begin = clock_now_s();
+    memcpy(p->acted, p->alive, (size_t)p->E);
     TRY(envs_step(p->envs, 0, &io));
     p->times.env_s += clock_now_s() - begin;
     TRY(ppo_take_in(j, &rows));
@@ -308,6 +309,7 @@ static int host_rollout(Job *j)
         memcpy(at(p, g->r_obs, t), h->obs, obs);
         memcpy(at(p, g->r_value, t), h->value, sizeof(float) * (size_t)p->E);
         if (p->spec.n_mask) memcpy(at(p, g->r_mask, t), p->host_mask, (size_t)(p->E * p->spec.n_mask));
+        if (p->valid) ppo_put_valid(p, 0, p->E, at(p, g->r_valid, t));
         TRY(step_envs(j, t));
     }
     answer_all(p);
@@ -388,6 +390,7 @@ int ppo_episodes(Job *j, int64_t turn)
     if (!h->decided) TRY(decide(j));
     if (!h->by_host) return device_rollout(j);
     p->n_final_used       = 0;
+    p->n_valid            = 0;
     p->times.step_begin_s = clock_now_s();
     if (p->times.begin_s == 0) p->times.begin_s = p->times.step_begin_s;
     return host_rollout(j);

@@ -40,10 +40,11 @@ enum { MARK_ANSWER = TASK_MARK0, MARK_EVAL = MARK_ANSWER + PPO_MAX_GROUP };
 
 /* One step of a group as it travels; offsets in bytes. */
 typedef struct {
-    size_t obs, reward, slot, terminated, truncated, mask, pos, doc, size_bytes;
+    size_t obs, reward, slot, terminated, truncated, mask, pos, doc, valid, size_bytes;
 } PpoBlock;
 
-/* Environments that step together. Tensors of a rollout are views of the whole one, [T][Eg]. */
+/* Environments that step together. Tensors of a rollout are views of the whole one, [T][Eg]. A row is an
+ * agent of an environment. */
 typedef struct {
     Tensor *block, *obs, *reward, *slot, *terminated, *truncated, *mask; /* as they arrive */
     Tensor *action;                                                      /* as it leaves */
@@ -52,6 +53,7 @@ typedef struct {
     Tensor *r_reward, *r_terminated, *r_truncated, *r_slot; /* [T+1][Eg]: row t arrived with obs t */
     Tensor *s_reward, *s_terminated, *s_truncated, *s_slot; /* their rows 1 to T */
     Tensor *adv, *ret, *last_value;
+    Tensor *valid, *r_valid; /* i32: the row's agent takes part; NULL with one agent, who always does */
     /* With a context: where each observation stands in its episode, and the first row it may see. */
     Tensor   *pos, *doc, *r_doc;
     NetDecode cache;
@@ -75,7 +77,7 @@ typedef struct {
     double n, mean, square;
 } PpoMoments;
 
-/* What arrives for n environments from number `first` on. */
+/* What arrives for n rows from number `first` on. */
 typedef struct {
     float   *reward;
     uint8_t *terminated, *truncated;
@@ -98,7 +100,7 @@ typedef struct {
 /* Greedy episodes, equally many in each environment. */
 typedef struct {
     Envs     *envs;
-    int       n; /* environments, rows of the program */
+    int       n, rows; /* environments; their agents, which are rows of the program */
     NetDecode cache;
     Tensor   *pos;
     int32_t  *host_pos;
@@ -109,7 +111,7 @@ typedef struct {
     void     *host_act;
     uint8_t  *host_mask;
     float    *reward, *episode_return, *result;
-    uint8_t  *terminated, *truncated;
+    uint8_t  *terminated, *truncated, *alive;
     int32_t  *episode_length;
     int64_t  *done;   /* episodes of each environment */
     int64_t   n_step; /* of the last evaluation, in all environments; 0: there was none */
@@ -120,14 +122,15 @@ typedef struct {
     RecipeEnv  spec;
     ParamTable table;
     Net        trunk;     /* of policy.kind trunk */
-    int64_t    T, E, Eg;  /* steps, environments of this rank, of one group */
+    int64_t    A;         /* agents of an environment */
+    int64_t    T, E, Eg;  /* steps, rows of this rank, of one group: all agents of its environments */
     int64_t    minibatch; /* observations, of this rank */
     int64_t    C;         /* observations that the net sees at once */
     int        n_group;
     PpoBlock   layout;
     PpoGroup   group[PPO_MAX_GROUP];
     /* Whole rollouts, [groups][T][Eg]. */
-    Tensor   *obs, *action, *logp, *value, *mask, *adv, *ret, *doc;
+    Tensor   *obs, *action, *logp, *value, *mask, *adv, *ret, *doc, *valid;
     Tensor   *sequence;                /* i32[n/C, C]: rows of each sequence; NULL without a context */
     Tensor   *final_obs, *final_value; /* of truncated episodes, n_final rows */
     int64_t   n_final;
@@ -153,13 +156,17 @@ typedef struct {
     Envs       *envs;
     char       *raw[ENV_MAX_OBS], *raw_final[ENV_MAX_OBS]; /* observations as the environment writes them */
     uint8_t    *host_mask;                                 /* [E][n_mask], current where rows are together */
-    float      *host_final;                                /* n_final rows */
+    uint8_t    *alive, *acted; /* [E], several agents: now, before the last step */
+    int64_t     n_valid;       /* rows of this rollout whose agent takes part */
+    double      n_valid_all;   /* of all ranks */
+    float      *host_inv;      /* pinned, [PPO_SLOTS] */
+    float      *host_final;    /* n_final rows */
     int64_t     n_final_used;
     float      *act_clipped; /* continuous actions inside their range */
     float      *episode_return, *reward_return;
     int32_t    *episode_length;
     PpoMoments *moments; /* of each rank */
-    int32_t    *pos;     /* of each environment's observation in its episode and chunk */
+    int32_t    *pos;     /* of each row's observation in its episode and chunk */
     int64_t     n_call;  /* of collect in this step */
     int64_t     n_answer;
     PpoHost     host;
@@ -169,7 +176,7 @@ typedef struct {
 
 static inline Ppo *ppo_of(const Job *j) { return j->own; }
 
-/* Environment steps of a rollout, of all ranks. */
+/* Steps of a rollout, of all agents and ranks. */
 static inline int64_t ppo_rollout_steps(const Job *j)
 {
     return ppo_of(j)->T * ppo_of(j)->E * comm_world(j->comm);
@@ -233,8 +240,12 @@ void   ppo_gather_rows(Ppo *p);
 /* What every way of collecting does with arrivals: episodes are counted, last observations kept, rewards
  * scaled. */
 int ppo_take_in(const Job *j, const PpoRows *rows);
+/* Of an episode: the mean over its agents. */
+double ppo_mean_return(const float *of_agent, int64_t n);
 /* Continuous actions inside their range, to act_clipped. */
 void ppo_clip_actions(Ppo *p, const float *from, int64_t first, int64_t n);
+/* Several agents: who takes part in the rows from `first` on, as the losses read it; counts them. */
+void ppo_put_valid(Ppo *p, int64_t first, int64_t n, int32_t *out);
 int  ppo_wait_for(Job *j, int mark);
 int  ppo_threads(const Job *j, int64_t n_env); /* that step so many environments */
 int  ppo_collect(Job *j, int64_t turn);        /* host rows */

@@ -6,26 +6,30 @@
 
 /* ---- the rollout -------------------------------------------------------------------------------------- */
 
-/* Rows of all ranks, in their order, so that ranks scale alike. */
+/* Rows of all ranks, in their order, so that ranks scale alike. NULL stays NULL. */
 static Tensor *record_everywhere(Job *j, Prog *p, Tensor *x)
 {
-    int64_t dim[2] = { tensor_rows(x) * MAX(j->choice.world, 1), tensor_cols(x) };
-    if (j->choice.world <= 1) return x;
-    Tensor *y = prog_tensor(p, "of all ranks", DT_F32, 2, dim);
+    if (!x || j->choice.world <= 1) return x;
+    int64_t dim[2] = { tensor_rows(x) * j->choice.world, tensor_cols(x) };
+    Tensor *y      = prog_tensor(p, "of all ranks", x->dtype, 2, dim);
     prog_lane(p, LANE_COMM);
     rec_all_gather(p, (AllGather){ .y = y, .x = x });
     prog_lane(p, LANE_COMPUTE);
     return y;
 }
 
-/* Observations as the net sees them. learn: the running statistics take them in first. */
-static Tensor *record_obs(Job *j, Prog *p, Tensor *obs, int learn)
+/* Observations as the net sees them. learn: the running statistics take in first those of this group that are
+ * valid; NULL: they stay as they are. */
+static Tensor *record_obs(Job *j, Prog *p, Tensor *obs, const PpoGroup *learn)
 {
     Ppo *o = ppo_of(j);
     if (!o->obs_run) return obs;
     Tensor *x = prog_like(p, "obs", obs);
     prog_at(p, -1, -1, "obs norm");
-    if (learn) rec_obs_stats(p, (ObsStats){ .run = o->obs_run, .x = record_everywhere(j, p, obs) });
+    if (learn)
+        rec_obs_stats(p, (ObsStats){ .run   = o->obs_run,
+                                     .x     = record_everywhere(j, p, obs),
+                                     .valid = record_everywhere(j, p, learn->valid) });
     rec_obs_norm(
         p,
         (ObsNorm){
@@ -95,7 +99,7 @@ static PpoIn one_step(const Ppo *o, PpoGroup *g, Tensor *obs)
 static void record_turn(Job *j, Prog *p, PpoGroup *g)
 {
     Ppo    *o    = ppo_of(j);
-    Tensor *x    = record_obs(j, p, g->obs, 1);
+    Tensor *x    = record_obs(j, p, g->obs, g);
     PpoIn   in   = one_step(o, g, x);
     PpoOut  out  = ppo_policy_record(j, p, &in, PPO_ACTOR | PPO_CRITIC);
     Tensor *logp = record_sample(
@@ -109,6 +113,7 @@ static void record_turn(Job *j, Prog *p, PpoGroup *g)
     if (g->mask) put_add(&put, g->r_mask, g->mask);
     if (g->doc) put_add(&put, g->r_doc, g->doc);
     rec_put(p, put);
+    if (g->valid) rec_put(p, (Put){ .y = { g->r_valid }, .x = { g->valid }, .t = g->t });
     if (o->on_device) ppo_device_record(j, p, g);
     prog_at(p, -1, -1, "next");
     rec_tick(p, (Tick){ .t = g->t, .modulo = (int)o->T + 1 });
@@ -133,7 +138,7 @@ int ppo_record_greedy(Job *j)
 {
     PpoEval *e   = &ppo_of(j)->eval;
     Prog    *p   = job_begin(j, "greedy");
-    PpoIn    in  = { .obs = record_obs(j, p, e->obs, 0), .decode = e->pos ? &e->cache : NULL };
+    PpoIn    in  = { .obs = record_obs(j, p, e->obs, NULL), .decode = e->pos ? &e->cache : NULL };
     PpoOut   out = ppo_policy_record(j, p, &in, PPO_ACTOR);
     record_sample(j, p, &out,
                   &(Sampled){ .action = e->action, .mask = e->mask, .sample0 = e->sample0, .greedy = 1 });
@@ -146,7 +151,7 @@ static int record_last(Job *j, PpoGroup *g)
     Prog *p = job_begin(j, "last");
     prog_at(p, -1, -1, "store arrivals");
     rec_put(p, put_arrivals(g));
-    PpoIn  in  = one_step(o, g, record_obs(j, p, g->obs, 0));
+    PpoIn  in  = one_step(o, g, record_obs(j, p, g->obs, NULL));
     PpoOut out = ppo_policy_record(j, p, &in, PPO_CRITIC);
     prog_at(p, -1, -1, "last value");
     rec_copy(p, (Copy){ .y = g->last_value, .x = out.value });
@@ -160,7 +165,7 @@ static int record_final(Job *j, PpoGroup *g)
     NetDecode d = g->cache;
     d.pos       = g->f_pos;
     Prog  *p    = job_begin(j, "final");
-    PpoIn  in   = { .obs = record_obs(j, p, g->f_obs, 0), .decode = &d };
+    PpoIn  in   = { .obs = record_obs(j, p, g->f_obs, NULL), .decode = &d };
     PpoOut out  = ppo_policy_record(j, p, &in, PPO_CRITIC);
     prog_at(p, -1, -1, "store");
     rec_put(p, (Put){ .y = { g->r_final }, .x = { out.value }, .t = g->t });
@@ -171,7 +176,7 @@ static int record_finals(Job *j)
 {
     Ppo   *o   = ppo_of(j);
     Prog  *p   = job_begin(j, "finals");
-    PpoOut out = ppo_policy_record(j, p, &(PpoIn){ .obs = record_obs(j, p, o->final_obs, 0) }, PPO_CRITIC);
+    PpoOut out = ppo_policy_record(j, p, &(PpoIn){ .obs = record_obs(j, p, o->final_obs, NULL) }, PPO_CRITIC);
     prog_at(p, -1, -1, "last values");
     rec_copy(p, (Copy){ .y = o->final_value, .x = out.value });
     return job_end(j, p, 0);
@@ -207,8 +212,8 @@ static int record_advantages(Job *j)
     }
     prog_at(p, -1, -1, "statistics");
     rec_fill(p, (Fill){ .y = o->epoch });
-    rec_stats(p, (Stats){ .out = o->stats_adv, .x = o->adv });
-    rec_stats(p, (Stats){ .out = o->stats_ret, .x = o->ret });
+    rec_stats(p, (Stats){ .out = o->stats_adv, .x = o->adv, .valid = o->valid });
+    rec_stats(p, (Stats){ .out = o->stats_ret, .x = o->ret, .valid = o->valid });
     return job_end(j, p, 0);
 }
 
@@ -256,15 +261,18 @@ static int record_norm(Job *j)
     Prog *p = job_begin(j, "norm");
     prog_at(p, -1, -1, "norm of advantages");
     Chosen  rows = record_chosen(o, p, o->at_mini, o->minibatch);
-    Tensor *adv  = gather(p, o->adv, &rows);
-    rec_stats(p, (Stats){ .out = o->norm, .x = record_everywhere(j, p, adv), .unbiased = 1 });
+    Tensor *adv = gather(p, o->adv, &rows), *valid = o->valid ? gather(p, o->valid, &rows) : NULL;
+    rec_stats(p, (Stats){ .out      = o->norm,
+                          .x        = record_everywhere(j, p, adv),
+                          .valid    = record_everywhere(j, p, valid),
+                          .unbiased = 1 });
     rec_tick(p, (Tick){ .t = o->at_mini, .modulo = (int)(o->T * o->E / o->minibatch) });
     return job_end(j, p, 0);
 }
 
 /* What a micro-batch compares the policy with. */
 typedef struct {
-    Tensor *obs, *action, *logp, *adv, *ret, *value, *mask, *doc;
+    Tensor *obs, *action, *logp, *adv, *ret, *value, *mask, *doc, *valid;
 } Batch;
 
 static Batch record_batch(const Ppo *o, Prog *p, const Chosen *rows)
@@ -277,6 +285,7 @@ static Batch record_batch(const Ppo *o, Prog *p, const Chosen *rows)
     b.value  = gather(p, o->value, rows);
     if (o->mask) b.mask = gather(p, o->mask, rows);
     if (o->doc) b.doc = gather(p, o->doc, rows);
+    if (o->valid) b.valid = gather(p, o->valid, rows);
     return b;
 }
 
@@ -300,6 +309,7 @@ static void record_loss(Job *j, Prog *p, const Batch *b, Tensor *loss, Tensor *p
                                         .norm      = norm,
                                         .mask      = b->mask,
                                         .seg       = o->seg,
+                                        .valid     = b->valid,
                                         .coef      = o->coef,
                                         .slot      = PPO_TOTAL });
     } else {
@@ -314,6 +324,7 @@ static void record_loss(Job *j, Prog *p, const Batch *b, Tensor *loss, Tensor *p
                                             .ret       = b->ret,
                                             .old_value = b->value,
                                             .norm      = norm,
+                                            .valid     = b->valid,
                                             .coef      = o->coef,
                                             .slot      = PPO_TOTAL });
     }

@@ -60,10 +60,9 @@ static int read_open(const Recipe *r, Envs *e, RecipeEnv *s)
 {
     const EnvSpec *spec = envs_spec(e);
     const EnvInfo *n    = &spec->info;
-    if (n->n_agent != 1)
-        return err_user("%s has %d agents; one is what a policy is trained for yet", r->ppo.env, n->n_agent);
     read_blocks(spec, s);
     read_actions(n, s);
+    s->n_agent       = n->n_agent;
     s->n_mask        = spec->n_mask;
     s->limit         = envs_max_steps(e);
     s->is_cheap      = builtin_find(r->ppo.env) != NULL && r->ppo.isolate == ISOLATE_NONE;
@@ -91,7 +90,7 @@ int ppo_know_env(Recipe *r)
     if (rc < 0) recipe_blame_pending(r, "env");
     envs_close(e);
     arena_deinit(&a);
-    return rc;
+    return rc < 0 ? rc : recipe_count_agents(r);
 }
 
 static void pack_block(const EnvBlock *b, const void *row, int64_t n, float *out)

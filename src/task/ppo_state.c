@@ -25,7 +25,7 @@ static int64_t head_bytes(const Ppo *p)
 /* State may grow during an episode: there is room for twice what an environment had at its begin. */
 int64_t ppo_state_bytes(const Ppo *p)
 {
-    return head_bytes(p) + (p->on_device ? 0 : 2 * p->E * p->spec.state_bytes + 4096);
+    return head_bytes(p) + (p->on_device ? 0 : 2 * (p->E / p->A) * p->spec.state_bytes + 4096);
 }
 
 static int write_envs(const Job *j, char *at, int64_t room)

@@ -187,17 +187,18 @@ typedef struct {
     float     log_ratio, ratio;
 } PpoRow;
 
+static int counts(const Ppo *p, int64_t n) { return !p->valid || p->valid[n]; }
+
+/* Where a row does not count, its ratio may be too large for a number, and 0 times that is not 0. */
 static PpoRow ppo_row(const Ppo *p, int64_t n, float logp)
 {
-    PpoRow r = { .log_ratio = logp - p->old_logp[n] };
+    PpoRow r = { .log_ratio = counts(p, n) ? logp - p->old_logp[n] : 0.0f };
     r.ratio  = expf(r.log_ratio);
     r.policy = ppo_policy(r.ratio, ppo_advantage(p->adv[n], p->norm), p->coef.clip);
     if (p->value.p)
         r.value = ppo_value(*mat_row(p->value, n), p->ret[n], p->old_value[n], p->coef.clip_value);
     return r;
 }
-
-static int counts(const Ppo *p, int64_t n) { return !p->valid || p->valid[n]; }
 
 /* What is written for each of N rows. */
 typedef struct {

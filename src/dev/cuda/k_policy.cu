@@ -234,10 +234,11 @@ struct PpoRow {
     float     log_ratio, ratio;
 };
 
+/* Where a row does not count, its ratio may be too large for a number, and 0 times that is not 0. */
 template <typename T> __device__ __forceinline__ PpoRow ppo_row(const PpoP<T> &p, int64_t row, float logp)
 {
     PpoRow r;
-    r.log_ratio = logp - p.old_logp[row];
+    r.log_ratio = !p.valid || p.valid[row] ? logp - p.old_logp[row] : 0.0f;
     r.ratio     = expf(r.log_ratio);
     r.policy    = ppo_policy(r.ratio, ppo_advantage(p.adv[row], p.norm), p.coef->clip);
     r.value     = { 0.0f, 0.0f };
