@@ -21,6 +21,7 @@ int pairs_shape(PairShape *s, const Recipe *r)
                       .K = r->latent.first,
                       .M = r->encoder.latents };
     if (r->latent.pairs == PAIRS_SQUAD) s->G = PAIRS_OTHER * (s->L + 1);
+    if (r->latent.teacher == TEACHER_CACHED && r->latent.kl_weight > 0) s->top = r->latent.teacher_top;
     if (s->A < 1)
         return recipe_blame(r, "latent.anchor",
                             "has no token: the first token of an answer needs one "
@@ -45,10 +46,16 @@ int pairs_fields(const PairShape *s, FieldRow *row)
     row[PAIR_TOK]       = (FieldRow){ "anchor and answer", DT_I32, 2, { s->student, 1 } };
     row[PAIR_TARGET]    = (FieldRow){ "targets", DT_I32, 2, { s->L, 1 } };
     row[PAIR_FIRST]     = (FieldRow){ "first target", DT_I32, 2, { s->K, 1 } };
-    if (s->G == 0) return PAIR_OTHER;
-    row[PAIR_OTHER] = (FieldRow){ "other answers", DT_I32, 2, { s->G, 1 } };
-    return PAIR_FIELDS;
+    int n               = PAIR_OTHER;
+    if (s->G > 0) row[n++] = (FieldRow){ "other answers", DT_I32, 2, { s->G, 1 } };
+    if (s->top == 0) return n;
+    row[n + PAIR_CACHED_ID]    = (FieldRow){ "teacher's ids", DT_I32, 2, { s->K, s->top } };
+    row[n + PAIR_CACHED_LOGIT] = (FieldRow){ "teacher's logits", DT_F32, 2, { s->K, s->top } };
+    row[n + PAIR_CACHED_REST]  = (FieldRow){ "teacher's rest", DT_F32, 2, { s->K, 1 } };
+    return n + PAIR_CACHED_REST + 1;
 }
+
+int pairs_cached(const PairShape *s) { return PAIR_OTHER + (s->G > 0); }
 
 /* Rows of one sample: so many behind a prompt, and of the longest prompt. Bytes begin at multiples of
  * PAIRS_ALIGN, which wastes half of it on average. */
@@ -83,14 +90,19 @@ int pairs_has_val(const Recipe *r)
 
 /* ---- order --------------------------------------------------------------------------------------------- */
 
+/* each: the training pairs, each of them once. */
+typedef enum { PART_TRAIN, PART_VAL, PART_EACH } PairPart;
+
 typedef struct {
-    Source    base;
-    PairShape shape;
-    PairList  list;
-    int32_t  *sorted; /* pairs by length, the shortest first */
-    int64_t   group;  /* a power of two: samples in a row that are from different parts of sorted */
-    uint64_t  seed;
-    int       validation, baselines;
+    Source      base;
+    PairShape   shape;
+    PairList    list;
+    PairTeacher teacher; /* h.top 0: there is none */
+    int32_t    *sorted;  /* pairs by length, the shortest first */
+    int64_t     group;   /* a power of two: samples in a row that are from different parts of sorted */
+    uint64_t    seed;
+    int         once; /* n_sample pairs once, in one order, instead of epochs */
+    int         validation, baselines;
 } Pairs;
 
 static int64_t reverse_bits(int64_t x, int64_t n)
@@ -112,15 +124,15 @@ static int64_t slot_of_rest(const Pairs *p, int64_t n, int64_t k)
     }
 }
 
-/* Pair of sample g. Validation: n_sample of all, evenly spread, in the same balanced order. */
+/* Pair of sample g. Once: n_sample of all, evenly spread, in the same balanced order. */
 static const Pair *pair_of(const Pairs *p, int64_t g)
 {
-    int64_t n = p->validation ? p->base.n_sample : p->list.n, slot = g % p->group, row = g / p->group;
+    int64_t n = p->once ? p->base.n_sample : p->list.n, slot = g % p->group, row = g / p->group;
     int64_t rows = n / p->group;
-    if (p->validation && row >= rows) slot = slot_of_rest(p, n, g - rows * p->group);
+    if (p->once && row >= rows) slot = slot_of_rest(p, n, g - rows * p->group);
     int64_t part = reverse_bits(slot, p->group), begin = part_begin(p, part, n);
     int64_t size = part_begin(p, part + 1, n) - begin;
-    if (p->validation) return &p->list.pair[p->sorted[order_eval_pick(begin + MIN(row, rows), n, p->list.n)]];
+    if (p->once) return &p->list.pair[p->sorted[order_eval_pick(begin + MIN(row, rows), n, p->list.n)]];
     Order o = { .seed = p->seed, .n_window = size };
     while (o.half_bits < 31 && (INT64_C(1) << (2 * o.half_bits)) < size) o.half_bits++;
     int64_t epoch = row / rows, at = begin + order_permute(&o, epoch * p->group + part, row % rows);
@@ -135,10 +147,10 @@ static int64_t rows_of(const Pairs *p, const Pair *pair, PairReader reader)
     return pair->n_prompt + s->A - 1 + (reader == READ_TEACHER ? s->K : s->L);
 }
 
-/* Training: rows that sample i of a group needs at most, in any epoch: its part's longest. */
+/* Epochs: rows that sample i of a group needs at most, in any epoch: its part's longest. */
 static int64_t rows_at(const Pairs *p, int64_t i, PairReader reader)
 {
-    if (p->validation) return rows_of(p, pair_of(p, i), reader);
+    if (p->once) return rows_of(p, pair_of(p, i), reader);
     int64_t part = reverse_bits(i % p->group, p->group), rows = 0, n = p->list.n;
     for (int64_t k = part_begin(p, part, n); k < part_begin(p, part + 1, n); k++)
         rows = MAX(rows, rows_of(p, &p->list.pair[p->sorted[k]], reader));
@@ -149,7 +161,7 @@ static int64_t rows_at(const Pairs *p, int64_t i, PairReader reader)
  * groups have to do without. */
 static double least_room(const Pairs *p, int64_t *rows)
 {
-    int64_t n    = p->validation ? p->base.n_sample : 2 * p->group;
+    int64_t n    = p->once ? p->base.n_sample : 2 * p->group;
     double  need = 0;
     for (PairReader reader = READ_BYTES; reader <= READ_FULL; reader++) {
         int64_t rest, prompt;
@@ -185,6 +197,7 @@ void pair_fill_none(const PairShape *s, void *const *field)
     memset(field[PAIR_TARGET], -1, sizeof(int32_t) * (size_t)s->L);
     memset(field[PAIR_FIRST], -1, sizeof(int32_t) * (size_t)s->K);
     if (s->G > 0) memset(field[PAIR_OTHER], -1, sizeof(int32_t) * (size_t)s->G);
+    if (s->top > 0) pair_teacher_fill_none(s, field);
     *(int32_t *)field[PAIR_N_BYTES] = *(int32_t *)field[PAIR_N_TEACHER] = 0;
     *(int32_t *)field[PAIR_N_FULL] = *(int32_t *)field[PAIR_N_BUDGET] = 0;
 }
@@ -213,8 +226,12 @@ static int pairs_fill(const Source *src, int64_t g, void *const *field, void *sc
 {
     const Pairs *p = (const Pairs *)src;
     pair_fill_none(&p->shape, field);
-    if (g >= 0) pair_fill(&p->shape, &p->list, pair_of(p, g), field);
-    return 0;
+    if (g < 0) return 0;
+    const Pair *pair = pair_of(p, g);
+    pair_fill(&p->shape, &p->list, pair, field);
+    return p->teacher.h.top > 0
+               ? pair_teacher_fill(&p->teacher, &p->shape, pair - p->list.pair, field, scratch)
+               : 0;
 }
 
 static int64_t pairs_targets(const Source *src, int64_t g, int slot, void *scratch)
@@ -234,6 +251,7 @@ static int64_t pairs_targets(const Source *src, int64_t g, int slot, void *scrat
 static void pairs_close(Source *src)
 {
     Pairs *p = (Pairs *)src;
+    pair_teacher_close(&p->teacher);
     pair_list_free(&p->list);
     free(p->sorted);
     free(p);
@@ -276,15 +294,15 @@ static int sort_pairs(Pairs *p)
 /* The group divides the step, so that samples which a run passes over are whole groups. */
 static void choose_group(Pairs *p, const Recipe *r)
 {
-    int64_t n = p->validation ? p->base.n_sample : p->list.n;
+    int64_t n = p->once ? p->base.n_sample : p->list.n;
     p->group  = 1;
-    while (2 * p->group <= MIN(n, PAIRS_GROUP) && (p->validation || r->step_samples % (2 * p->group) == 0))
+    while (2 * p->group <= MIN(n, PAIRS_GROUP) && (p->once || r->step_samples % (2 * p->group) == 0))
         p->group *= 2;
 }
 
 static int find_room(const Pairs *p, double *out)
 {
-    int64_t  n    = p->validation ? p->base.n_sample : 2 * p->group;
+    int64_t  n    = p->once ? p->base.n_sample : 2 * p->group;
     int64_t *rows = mem_alloc(sizeof *rows * (size_t)n);
     if (!rows) return err_sys("memory for lengths");
     *out = least_room(p, rows);
@@ -307,12 +325,14 @@ static int check_room(const Pairs *p, const Recipe *r)
     return 0;
 }
 
-static int open_part(Pairs **out, const Recipe *r, int validation, int64_t most, int quiet)
+static int open_part(Pairs **out, const Recipe *r, PairPart part, int64_t most, int quiet)
 {
-    Pairs *p = mem_zeroed(1, sizeof *p);
+    int    validation = part == PART_VAL;
+    Pairs *p          = mem_zeroed(1, sizeof *p);
     if (!p) return err_sys("memory for reading data");
     p->base       = (Source){ .vt = &pairs_vt, .name = validation ? "validation pairs" : "training pairs" };
     p->validation = validation;
+    p->once       = part != PART_TRAIN;
     p->baselines  = r->latent.baselines;
     p->seed       = (uint64_t)r->seed;
     int rc        = pairs_shape(&p->shape, r);
@@ -322,7 +342,7 @@ static int open_part(Pairs **out, const Recipe *r, int validation, int64_t most,
         p->base.size        = p->list.n;
         p->base.fingerprint = p->list.hash;
         p->base.n_all       = p->list.n;
-        p->base.n_sample    = !validation ? INT64_MAX : most > 0 ? MIN(most, p->list.n) : p->list.n;
+        p->base.n_sample    = !p->once ? INT64_MAX : most > 0 ? MIN(most, p->list.n) : p->list.n;
         choose_group(p, r);
     }
     if (rc < 0) {
@@ -333,11 +353,19 @@ static int open_part(Pairs **out, const Recipe *r, int validation, int64_t most,
     return 0;
 }
 
-static int open_checked(Source **out, const Recipe *r, int validation, int64_t most)
+static int open_teacher(Pairs *p, const Recipe *r)
+{
+    if (p->shape.top == 0 || p->once) return 0;
+    TRY(pair_teacher_open(&p->teacher, r, &p->shape, &p->list));
+    p->base.scratch_bytes = teacher_record_bytes(&p->teacher.h);
+    return 0;
+}
+
+static int open_checked(Source **out, const Recipe *r, PairPart part, int64_t most)
 {
     Pairs *p;
-    TRY(open_part(&p, r, validation, most, 0));
-    if (check_room(p, r) < 0) {
+    TRY(open_part(&p, r, part, most, 0));
+    if (check_room(p, r) < 0 || open_teacher(p, r) < 0) {
         pairs_close(&p->base);
         return -1;
     }
@@ -345,11 +373,11 @@ static int open_checked(Source **out, const Recipe *r, int validation, int64_t m
     return 0;
 }
 
-static int need_of_part(const Recipe *r, int validation, double *most)
+static int need_of_part(const Recipe *r, PairPart part, double *most)
 {
     Pairs *p;
     double need = 1;
-    TRY(open_part(&p, r, validation, validation ? r->eval.samples : 0, 1));
+    TRY(open_part(&p, r, part, part == PART_VAL ? r->eval.samples : 0, 1));
     int rc = find_room(p, &need);
     pairs_close(&p->base);
     if (rc == 0) *most = MAX(*most, need);
@@ -359,17 +387,43 @@ static int need_of_part(const Recipe *r, int validation, double *most)
 int pairs_least_room(const Recipe *r, double *out)
 {
     *out = 0.01; /* of prompts without tokens */
-    TRY(need_of_part(r, 0, out));
-    return r->latent.pairs != PAIRS_RANDOM && pairs_has_val(r) ? need_of_part(r, 1, out) : 0;
+    TRY(need_of_part(r, PART_TRAIN, out));
+    return r->latent.pairs != PAIRS_RANDOM && pairs_has_val(r) ? need_of_part(r, PART_VAL, out) : 0;
 }
 
-int pairs_open_train(Source **out, const Recipe *r) { return open_checked(out, r, 0, 0); }
+int pairs_open_train(Source **out, const Recipe *r) { return open_checked(out, r, PART_TRAIN, 0); }
 
 int pairs_open_val(Source **out, const Recipe *r, int64_t most, const Source *train)
 {
     if (!pairs_has_val(r))
         return recipe_blame(r, "data.val_fraction", "is 0, so there is no validation data: name data.val");
-    return open_checked(out, r, 1, most);
+    return open_checked(out, r, PART_VAL, most);
+}
+
+int pairs_open_each(Source **out, Recipe *r)
+{
+    Pairs *p;
+    double need = 1;
+    TRY(open_part(&p, r, PART_EACH, 0, 0));
+    if (find_room(p, &need) < 0) {
+        pairs_close(&p->base);
+        return -1;
+    }
+    r->latent.room = room_to_say(need);
+    *out           = &p->base;
+    return 0;
+}
+
+int64_t pairs_number(const Source *each, int64_t g)
+{
+    const Pairs *p = (const Pairs *)each;
+    return pair_of(p, g) - p->list.pair;
+}
+
+void pairs_teacher_header(const Source *each, const Recipe *r, TeacherHeader *h)
+{
+    const Pairs *p = (const Pairs *)each;
+    pair_teacher_header(h, r, &p->shape, &p->list);
 }
 
 int pairs_fill_prompt(const Recipe *r, const char *prompt, void *const *field)

@@ -402,6 +402,7 @@ static int read_text(PairReading *p, int validation, int own, const char *text, 
     int64_t       from = 0, count = n;
     int           divided = !own && r->data.val[0] == '\0', rc;
     TRY(pair_text_open(&p->text, r));
+    l->tokenizer = p->text.tokenizer ? tokenizer_hash(p->text.tokenizer) : 0;
     if (r->latent.pairs == PAIRS_TEXT) {
         if (divided) take_part(n, r->data.val_fraction, validation, &from, &count);
         rc = cut_text(p, text + from, count);
