@@ -118,9 +118,9 @@ static int check_record(const char *name, const TeacherHeader *h, int64_t sample
     return 0;
 }
 
-/* With b = 1/tau, L(b) = log of the mean of exp(b x) is what counts. L(0) is 0, its slope there is the mean of
- * x, and L is known at four more places: L(b) = mean b + q(b) b^2, where q is a cubic through these. Beyond
- * b = 1 a straight line goes on. */
+/* With b = 1/tau, L(b) = log of the mean of exp(b x) is what counts. L(0) is 0, its slope there is the mean
+ * of x, and L is known at four more places. So L(b) = mean b + q(b) b^2, where q is a cubic through these
+ * places. Beyond b = 1 a straight line goes on. */
 float teacher_rest(const TeacherHeader *h, const float rest[TEACHER_REST], double tau)
 {
     enum { PLACES = TEACHER_REST - 1 };

@@ -1,8 +1,8 @@
 /* Fuzz target: the file of a cached teacher, read from a file in memory. Built with libFuzzer; the corpus is
  * beside it.
  *
- * Each input is read as it is, and once more with all checksums put right, since no fuzzer finds them. What is
- * accepted has ids below its vocabulary, which rise, and finite numbers.
+ * Each input is read as it is, and once more with all checksums put right, since no fuzzer finds them. What
+ * is accepted has ids below its vocabulary, which rise, and finite numbers.
  *
  * sources: src/file/teacher.c src/base/[a-z]*.c */
 #define _GNU_SOURCE /* memfd_create */
