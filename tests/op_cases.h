@@ -658,6 +658,7 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_MSE_DX]         = case_mse,
     [OP_KL_FWD]         = case_kl,
     [OP_KL_DX]          = case_kl,
+    [OP_KL_TEACHER]     = case_kl_teacher,
     [OP_SAMPLE_CAT]     = case_sample_cat,
     [OP_SAMPLE_GAUSS]   = case_sample_gauss,
     [OP_PPO_CAT_FWD]    = case_ppo,

@@ -145,4 +145,29 @@ static inline int case_kl(OpCase *c, int i)
     return 1;
 }
 
+/* Rows, classes, columns, ids, padding; 100 tau. The last has every class. Every fifth id is -1. */
+static inline int case_kl_teacher(OpCase *c, int i)
+{
+    static const int64_t s[][6] = { { 1, 1, 1, 1, 0, 100 },
+                                    { 5, 120, 127, 3, 3, 200 },
+                                    { 3, 20011, 20024, 64, 0, 150 },
+                                    { 40, 96, 96, 18, 5, 50 },
+                                    { 2, 260, 264, 260, 0, 200 } };
+    if (i >= (int)(sizeof s / sizeof s[0])) return 0;
+    int64_t N = s[i][0], n_class = s[i][1], V = s[i][2], K = s[i][3], pad = s[i][4], per = n_class / K;
+    c->args.kl_teacher.n_class = n_class;
+    c->args.kl_teacher.tau     = (float)s[i][5] / 100;
+    CASE_NAME("%d of %d in %d rows pad%d", (int)K, (int)n_class, (int)N, (int)pad);
+    case_f32(c, 0, N, V, pad);
+    case_randomize(c, case_act(c, 1, N, V, pad), 6);
+    case_randomize(c, case_f32(c, 2, N, K, pad), 6);
+    Tensor *id = case_tensor(c, 3, DT_I32, pad, 2, (int64_t[]){ N, K });
+    for (int64_t e = 0; e < N * K; e++) {
+        int none         = e % 5 == 4 && per > 1;
+        *case_int(id, e) = none ? -1 : (int32_t)(e % K * per + case_pick(c, per));
+    }
+    case_randomize(c, case_vec(c, 4, N), 3);
+    return 1;
+}
+
 #endif

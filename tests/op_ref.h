@@ -769,6 +769,7 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_MSE_DX]         = ref_mse_dx,
     [OP_KL_FWD]         = ref_kl_fwd,
     [OP_KL_DX]          = ref_kl_dx,
+    [OP_KL_TEACHER]     = ref_kl_teacher,
     [OP_SAMPLE_CAT]     = ref_sample_cat,
     [OP_SAMPLE_GAUSS]   = ref_sample_gauss,
     [OP_PPO_CAT_FWD]    = ref_ppo_fwd,

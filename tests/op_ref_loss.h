@@ -206,4 +206,38 @@ static inline void ref_kl_dx(const OpCase *c, OpRef *r)
     r->terms[0] = 4;
 }
 
+/* The log of a sum is wrong by as many last bits as its parts are large. */
+static inline void ref_kl_teacher(const OpCase *c, OpRef *r)
+{
+    const KlTeacher *a = &c->args.kl_teacher;
+    int64_t          V = tensor_cols(a->y), K = tensor_cols(a->x), n = a->n_class;
+    double           tau = (double)a->tau, *v = dbl_new(n);
+    int64_t         *at = calloc((size_t)n, sizeof *at); /* of the class in x, plus 1 */
+    CHECK(at, "out of memory");
+    for (int64_t i = 0; i < tensor_rows(a->y); i++) {
+        int64_t n_rest = 0;
+        memset(at, 0, sizeof *at * (size_t)n);
+        for (int64_t k = 0; k < K; k++) {
+            if (*case_int(a->id, i * K + k) >= 0) at[*case_int(a->id, i * K + k)] = k + 1;
+        }
+        for (int64_t k = 0; k < n; k++) {
+            if (!at[k]) v[n_rest++] = *case_at(a->logits, i * V + k) / tau;
+        }
+        double lse = n_rest ? math_lse(v, n_rest) : 0, rest = *case_at(a->rest, i);
+        for (int64_t k = 0; k < V; k++) {
+            double s = *case_at(a->logits, i * V + k), y = s + tau * (rest - lse);
+            if (k >= n) {
+                ref_put(r, 0, i * V + k, 0, 0);
+            } else if (at[k]) {
+                ref_put(r, 0, i * V + k, *case_at(a->x, i * K + at[k] - 1), 0);
+            } else {
+                ref_put(r, 0, i * V + k, y, fabs(s) + tau * (fabs(rest) + fabs(lse) + 4));
+            }
+        }
+    }
+    r->terms[0] = (double)n;
+    free(at);
+    free(v);
+}
+
 #endif

@@ -25,9 +25,10 @@
 #define TOL_LOSS 2e-6
 
 typedef struct {
-    Golden g;
-    Dev   *dev;
-    Job   *j;
+    Golden       g;
+    Dev         *dev;
+    Job         *j;
+    const float *said; /* by the teacher about the samples, [SAMPLES,K,stored classes]; NULL: not cached */
 } Fix;
 
 typedef struct {
@@ -35,6 +36,7 @@ typedef struct {
     RecomputeLevel level;
     double         room;
     unsigned       parts;
+    int            cached; /* teacher: all that it says, as if from a file */
     int            many;   /* passes */
     int            stored; /* attention's weights */
 } Setup1;
@@ -42,13 +44,19 @@ typedef struct {
 static void fix_open(Fix *f, const Setup1 *s)
 {
     const char *why;
+    f->said = NULL;
     golden_open(&f->g, "latent");
     Recipe r          = f->g.recipe;
     r.latent.room     = s->room > 0 ? s->room : 1;
     r.latent.one_pass = !s->many;
-    r.opt.flash       = !s->stored;
-    JobChoice choice  = {
-         .micro_batch = s->micro_batch, .level = s->level, .head_rows = s->head_rows, .compute = DT_F32
+    if (s->cached) {
+        r.latent.pairs       = PAIRS_RANDOM; /* no file is asked for */
+        r.latent.teacher     = TEACHER_CACHED;
+        r.latent.teacher_top = r.model.vocab;
+    }
+    r.opt.flash      = !s->stored;
+    JobChoice choice = {
+        .micro_batch = s->micro_batch, .level = s->level, .head_rows = s->head_rows, .compute = DT_F32
     };
     DevOptions  opt    = { .deterministic = 1, .threads = 1 };
     const char *device = getenv("LATENT_DEVICE");
@@ -85,6 +93,20 @@ static const int32_t *ints(const Golden *g, const char *name, int64_t n)
 
 enum { SAMPLES = 4 };
 
+/* Every logit of sample k, by its id. */
+static void fill_said(const Fix *f, int k, void *const *field)
+{
+    const PairShape *s     = &latent_of(f->j)->s;
+    int              at    = pairs_cached(s);
+    int32_t         *id    = field[at + PAIR_CACHED_ID];
+    float           *logit = field[at + PAIR_CACHED_LOGIT];
+    int64_t          V     = net_vocab_stored(&latent_of(f->j)->model);
+    for (int64_t i = 0; i < s->K * s->top; i++) {
+        id[i]    = (int32_t)(i % s->top);
+        logit[i] = f->said[(k * s->K + i / s->top) * V + i % s->top];
+    }
+}
+
 /* Samples pick[0..n) of the file, then empty rows. */
 static void fix_upload(Fix *f, const int *pick, int n)
 {
@@ -109,6 +131,7 @@ static void fix_upload(Fix *f, const int *pick, int n)
         for (int64_t i = 0; i < pair.n_answer; i++)
             *at++ = ints(&f->g, "answer", SAMPLES * s->L)[k * s->L + i];
         pair_fill(s, &l, &pair, field);
+        if (f->said) fill_said(f, k, field);
     }
     RIG_TRY(job_upload(f->j, f->j->block, block, f->j->fields.block_bytes));
     free(block);
@@ -147,11 +170,27 @@ static void fix_step(Fix *f, double *loss)
     for (int k = 0; k < PAIR_LOSSES; k++) loss[k] = st.out.sum[k] / n[k];
 }
 
+/* What `brim data teacher` would read off its program. The caller frees it. */
+static float *ask_teacher(void)
+{
+    Fix f;
+    fix_open(&f, &(Setup1){ .micro_batch = SAMPLES, .head_rows = 100, .parts = JOB_TEACH });
+    const Tensor *t    = latent_of(f.j)->teacher;
+    float        *said = malloc(tensor_bytes(t));
+    fix_upload(&f, (int[]){ 0, 1, 2, 3 }, SAMPLES);
+    fix_run(&f, "teacher");
+    RIG_TRY(job_download(f.j, t, said, tensor_bytes(t)));
+    fix_close(&f);
+    return said;
+}
+
 static void compare(const Setup1 *s)
 {
     Fix    f;
     double loss[PAIR_LOSSES];
+    float *said = s->cached ? ask_teacher() : NULL;
     fix_open(&f, s);
+    f.said = said;
     fix_step(&f, loss);
     const double *want = golden_f64(&f.g, "losses", PAIR_LOSSES),
                  *many = golden_f64(&f.g, "losses11", PAIR_LOSSES);
@@ -182,6 +221,7 @@ static void compare(const Setup1 *s)
     printf("micro-batch %d: gradients within %.2g of the norm, %.2g of the maximum\n", (int)s->micro_batch,
            worst.norm, worst.max);
     fix_close(&f);
+    free(said);
 }
 
 static void test_golden(void **state) { compare(&(Setup1){ .micro_batch = 4, .head_rows = 100 }); }
@@ -189,6 +229,13 @@ static void test_chunks(void **state) { compare(&(Setup1){ .micro_batch = 4, .he
 static void test_micro(void **state) { compare(&(Setup1){ .micro_batch = 1, .head_rows = 100 }); }
 /* As published: a pass a token. The same losses and gradients. */
 static void test_eleven(void **state) { compare(&(Setup1){ .micro_batch = 4, .head_rows = 100, .many = 1 }); }
+/* With all of its logits a cached teacher is PyTorch's, too. */
+static void test_cached(void **state)
+{
+    compare(&(Setup1){ .micro_batch = 4, .head_rows = 100, .cached = 1 });
+    compare(&(Setup1){ .micro_batch = 2, .head_rows = 3, .cached = 1 });
+    compare(&(Setup1){ .micro_batch = 4, .head_rows = 100, .cached = 1, .many = 1 });
+}
 /* Attention that stores its weights: no other numbers, and the student's list has it. */
 static void test_stored(void **state)
 {
@@ -275,10 +322,11 @@ static void test_pool_flops(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_golden),    cmocka_unit_test(test_chunks),
-                                        cmocka_unit_test(test_micro),     cmocka_unit_test(test_recompute),
-                                        cmocka_unit_test(test_room),      cmocka_unit_test(test_eleven),
-                                        cmocka_unit_test(test_stored),    cmocka_unit_test(test_neighbours),
-                                        cmocka_unit_test(test_pool_flops) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),    cmocka_unit_test(test_chunks), cmocka_unit_test(test_micro),
+        cmocka_unit_test(test_recompute), cmocka_unit_test(test_room),   cmocka_unit_test(test_eleven),
+        cmocka_unit_test(test_stored),    cmocka_unit_test(test_cached), cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_pool_flops)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -363,6 +363,9 @@ static void test_scalars(void **state)
     SPOIL(OP_KL_DX, 2, kl_dx.n_class, 9);
     SPOIL(OP_KL_FWD, 2, kl_fwd.tau, 0.0f);
     SPOIL(OP_KL_DX, 2, kl_dx.tau, 0.0f);
+    SPOIL(OP_KL_TEACHER, 1, kl_teacher.n_class, 128);
+    SPOIL(OP_KL_TEACHER, 1, kl_teacher.n_class, 2);
+    SPOIL(OP_KL_TEACHER, 1, kl_teacher.tau, 0.0f);
     SPOIL(OP_DROPOUT, 1, dropout.rows_per_sample, 4);
     SPOIL(OP_ACT_FWD, ACT_COUNT, act_fwd.act, ACT_SLOPE);
     SPOIL(OP_GLU_FWD, ACT_COUNT, glu_fwd.act, ACT_SLOPE);

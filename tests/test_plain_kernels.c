@@ -61,7 +61,7 @@ static const DevVt emulated = {
         .xent_fwd = cuda_xent_soft_fwd, .xent_dx = cuda_xent_soft_dx, /* hard targets are soft ones, too */
         .linear_fwd = cuda_few_linear_fwd, .linear_act_fwd = cuda_few_linear_act_fwd,
         .linear_glu_fwd = cuda_few_linear_glu_fwd,
-        SLOT(mse_fwd), SLOT(mse_dx), SLOT(kl_fwd), SLOT(kl_dx),
+        SLOT(mse_fwd), SLOT(mse_dx), SLOT(kl_fwd), SLOT(kl_dx), SLOT(kl_teacher),
         SLOT(sample_cat), SLOT(sample_gauss), SLOT(ppo_cat_fwd), SLOT(ppo_cat_dx), SLOT(ppo_gauss_fwd),
         SLOT(ppo_gauss_dx),
         SLOT(gae), SLOT(stats), SLOT(obs_stats), SLOT(obs_norm), SLOT(put), SLOT(tick), SLOT(perm),

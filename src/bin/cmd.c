@@ -50,7 +50,7 @@ static int refuse_key_as_option(const char *name, const char *value)
 /* value: what stands behind the option; NULL: nothing that could belong to it. */
 static int unknown_flag(const CmdFlag *flag, int n, const char *arg, const char *value, int takes_keys)
 {
-    char name[80], hint[128];
+    char name[80];
     str_copy(name, sizeof name, arg); /* cut short where it is no flag of ours anyway */
     name[strcspn(name, "=")] = '\0';
     StrNearest near          = str_nearest_begin(name);

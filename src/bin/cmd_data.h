@@ -34,6 +34,7 @@ int cmd_data_verify(const CmdArgs *a);
 int cmd_data_images(const CmdArgs *a);
 int cmd_data_factbook(const CmdArgs *a);
 int cmd_data_clips(const CmdArgs *a);
+int cmd_data_teacher(const CmdArgs *a);
 int cmd_data_show(const CmdArgs *a);
 
 /* brim data verify: 1 for an album or a folder of them; checksums of all records. */

@@ -44,7 +44,7 @@ typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM, DATA_UINT16 } DataKind;
 typedef enum { PACK_CONCAT, PACK_BEST_FIT } DataPack;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
 typedef enum { PAIRS_TEXT, PAIRS_JSONL, PAIRS_SQUAD, PAIRS_RANDOM } PairsKind;
-typedef enum { TEACHER_NONE, TEACHER_TEXT } TeacherKind;
+typedef enum { TEACHER_NONE, TEACHER_TEXT, TEACHER_CACHED } TeacherKind;
 typedef enum { POLICY_MLP, POLICY_TRUNK } PolicyKind;
 typedef enum { POLICY_TANH, POLICY_RELU, POLICY_SILU, POLICY_GELU } PolicyAct;
 typedef enum { PARITY_NONE, PARITY_CLEANRL } PpoParity;
@@ -179,12 +179,14 @@ typedef struct {
 typedef struct {
     char        llm[RECIPE_STR], tokenizer[RECIPE_STR], anchor[RECIPE_STR];
     char        prompt_field[RECIPE_STR], answer_field[RECIPE_STR];
+    char        teacher_file[RECIPE_STR]; /* "": beside data.train (pairs_teacher_path()) */
     PairsKind   pairs;
     TeacherKind teacher;
     int64_t     least_bytes;                   /* of a context or a random prompt; 0: encoder.bytes */
     int64_t     prompt, anchor_tokens, answer; /* tokens, at most; anchor_tokens: exactly */
-    int64_t n_anchor; /* no key: tokens of the anchor. In bytes until pairs_complete() has the tokenizer */
-    int64_t first;    /* the first tokens of an answer that have losses of their own */
+    int64_t n_anchor;    /* no key: tokens of the anchor. In bytes until pairs_complete() has the tokenizer */
+    int64_t first;       /* the first tokens of an answer that have losses of their own */
+    int64_t teacher_top; /* logits of a token that a file of the teacher has */
     double  tau, first_token_weight, first_weight, kl_weight;
     double  room;  /* share of the padded rows that a micro-batch has room for; 0: what the data need */
     double  share; /* no key: that share. 0 until pairs_complete() has seen the data: all */

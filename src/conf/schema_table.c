@@ -22,7 +22,7 @@ static const char *const data_names[]     = { "text", "tokens", "random", "uint1
 static const char *const pack_names[]     = { "concat", "best_fit", NULL };
 static const char *const verify_names[]   = { "auto", "true", "false", NULL };
 static const char *const pairs_names[]    = { "text", "jsonl", "squad", "random", NULL };
-static const char *const teacher_names[]  = { "none", "text", NULL };
+static const char *const teacher_names[]  = { "none", "text", "cached", NULL };
 static const char *const policy_names[]   = { "mlp", "trunk", NULL };
 static const char *const policy_acts[]    = { "tanh", "relu", "silu", "gelu", NULL };
 static const char *const parity_names[]   = { "none", "cleanrl", NULL };
@@ -491,7 +491,15 @@ const SchemaRow schema_table[] = {
       .help = "weight of the distance to the teacher over the first K tokens" },
     { ROW("latent.teacher", KEY_ENUM, latent.teacher, "text"), .names = teacher_names,
       .tasks = "latent",
-      .help = "text: the language model itself, which reads the prompt as text; none: no teacher" },
+      .help = "text: the language model itself, which reads the prompt as text; cached: what it said, from a "
+              "file that `brim data teacher` makes once; none: no teacher" },
+    { ROW("latent.teacher_file", KEY_TEXT, latent.teacher_file, ""), .path = PATH_WHOLE,
+      .tasks = "latent",
+      .help = "latent.teacher cached: the file; \"\": that of data.train with .teacher behind its name" },
+    { ROW("latent.teacher_top", KEY_INT, latent.teacher_top, "64"), BETWEEN(1, 65536),
+      .tasks = "latent",
+      .help = "latent.teacher cached: so many of the teacher's largest logits are kept for each token; all "
+              "others are compared as one" },
     { ROW("latent.room", KEY_FLOAT, latent.room, "0"), BETWEEN(0, 1),
       .tasks = "latent",
       .help = "prompts of different lengths lie side by side, in so many of the rows that the longest ones "

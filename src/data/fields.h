@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-enum { FIELDS_MAX = 12, FIELDS_HEAD = 64, FIELDS_ALIGN = 64 };
+enum { FIELDS_MAX = 16, FIELDS_HEAD = 64, FIELDS_ALIGN = 64 };
 
 typedef struct {
     const char *name;

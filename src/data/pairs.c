@@ -21,6 +21,7 @@ int pairs_shape(PairShape *s, const Recipe *r)
                       .K = r->latent.first,
                       .M = r->encoder.latents };
     if (r->latent.pairs == PAIRS_SQUAD) s->G = PAIRS_OTHER * (s->L + 1);
+    if (r->latent.teacher == TEACHER_CACHED && r->latent.kl_weight > 0) s->top = r->latent.teacher_top;
     if (s->A < 1)
         return recipe_blame(r, "latent.anchor",
                             "has no token: the first token of an answer needs one "
@@ -45,10 +46,16 @@ int pairs_fields(const PairShape *s, FieldRow *row)
     row[PAIR_TOK]       = (FieldRow){ "anchor and answer", DT_I32, 2, { s->student, 1 } };
     row[PAIR_TARGET]    = (FieldRow){ "targets", DT_I32, 2, { s->L, 1 } };
     row[PAIR_FIRST]     = (FieldRow){ "first target", DT_I32, 2, { s->K, 1 } };
-    if (s->G == 0) return PAIR_OTHER;
-    row[PAIR_OTHER] = (FieldRow){ "other answers", DT_I32, 2, { s->G, 1 } };
-    return PAIR_FIELDS;
+    int n               = PAIR_OTHER;
+    if (s->G > 0) row[n++] = (FieldRow){ "other answers", DT_I32, 2, { s->G, 1 } };
+    if (s->top == 0) return n;
+    row[n + PAIR_CACHED_ID]    = (FieldRow){ "teacher's ids", DT_I32, 2, { s->K, s->top } };
+    row[n + PAIR_CACHED_LOGIT] = (FieldRow){ "teacher's logits", DT_F32, 2, { s->K, s->top } };
+    row[n + PAIR_CACHED_REST]  = (FieldRow){ "teacher's rest", DT_F32, 2, { s->K, 1 } };
+    return n + PAIR_CACHED_REST + 1;
 }
+
+int pairs_cached(const PairShape *s) { return PAIR_OTHER + (s->G > 0); }
 
 /* Rows of one sample: so many behind a prompt, and of the longest prompt. Bytes begin at multiples of
  * PAIRS_ALIGN, which wastes half of it on average. */
@@ -83,17 +90,22 @@ int pairs_has_val(const Recipe *r)
 
 /* ---- order --------------------------------------------------------------------------------------------- */
 
+/* each: the training pairs, each of them once. */
+typedef enum { PART_TRAIN, PART_VAL, PART_EACH } PairPart;
+
 typedef struct {
-    Source    base;
-    PairShape shape;
-    PairList *list;   /* one for both parts, where the file has both */
-    Pair     *pair;   /* of this part, */
-    int64_t   n;      /* so many */
-    int32_t  *sorted; /* by length, the shortest first */
-    double    need;   /* the least room in which samples in a row fit */
-    int64_t   group;  /* a power of two: samples in a row that are from different parts of sorted */
-    uint64_t  seed;
-    int       validation, baselines;
+    Source      base;
+    PairShape   shape;
+    PairList   *list;    /* one for both parts, where the file has both */
+    Pair       *pair;    /* of this part, */
+    int64_t     n;       /* so many */
+    PairTeacher teacher; /* h.top 0: there is none */
+    int32_t    *sorted;  /* by length, the shortest first */
+    double      need;    /* the least room in which samples in a row fit */
+    int64_t     group;   /* a power of two: samples in a row that are from different parts of sorted */
+    uint64_t    seed;
+    int         once; /* n_sample pairs once, in one order, instead of epochs */
+    int         validation, baselines;
 } Pairs;
 
 static int64_t reverse_bits(int64_t x, int64_t n)
@@ -115,15 +127,15 @@ static int64_t slot_of_rest(const Pairs *p, int64_t n, int64_t k)
     }
 }
 
-/* Pair of sample g. Validation: n_sample of all, evenly spread, in the same balanced order. */
+/* Pair of sample g. Once: n_sample of all, evenly spread, in the same balanced order. */
 static const Pair *pair_of(const Pairs *p, int64_t g)
 {
-    int64_t n = p->validation ? p->base.n_sample : p->n, slot = g % p->group, row = g / p->group;
+    int64_t n = p->once ? p->base.n_sample : p->n, slot = g % p->group, row = g / p->group;
     int64_t rows = n / p->group;
-    if (p->validation && row >= rows) slot = slot_of_rest(p, n, g - rows * p->group);
+    if (p->once && row >= rows) slot = slot_of_rest(p, n, g - rows * p->group);
     int64_t part = reverse_bits(slot, p->group), begin = part_begin(p, part, n);
     int64_t size = part_begin(p, part + 1, n) - begin;
-    if (p->validation) return &p->pair[p->sorted[order_eval_pick(begin + MIN(row, rows), n, p->n)]];
+    if (p->once) return &p->pair[p->sorted[order_eval_pick(begin + MIN(row, rows), n, p->n)]];
     Order o = { .seed = p->seed, .n_window = size };
     while (o.half_bits < 31 && (INT64_C(1) << (2 * o.half_bits)) < size) o.half_bits++;
     int64_t epoch = row / rows, at = begin + order_permute(&o, epoch * p->group + part, row % rows);
@@ -138,10 +150,10 @@ static int64_t rows_of(const Pairs *p, const Pair *pair, PairReader reader)
     return pair->n_prompt + s->A - 1 + (reader == READ_TEACHER ? s->K : s->L);
 }
 
-/* Training: rows that sample i of a group needs at most, in any epoch: its part's longest. */
+/* Epochs: rows that sample i of a group needs at most, in any epoch: its part's longest. */
 static int64_t rows_at(const Pairs *p, int64_t i, PairReader reader)
 {
-    if (p->validation) return rows_of(p, pair_of(p, i), reader);
+    if (p->once) return rows_of(p, pair_of(p, i), reader);
     int64_t part = reverse_bits(i % p->group, p->group), rows = 0, n = p->n;
     for (int64_t k = part_begin(p, part, n); k < part_begin(p, part + 1, n); k++)
         rows = MAX(rows, rows_of(p, &p->pair[p->sorted[k]], reader));
@@ -152,7 +164,7 @@ static int64_t rows_at(const Pairs *p, int64_t i, PairReader reader)
  * groups have to do without. */
 static double least_room(const Pairs *p, int64_t *rows)
 {
-    int64_t n    = p->validation ? p->base.n_sample : 2 * p->group;
+    int64_t n    = p->once ? p->base.n_sample : 2 * p->group;
     double  need = 0;
     for (PairReader reader = READ_BYTES; reader <= READ_FULL; reader++) {
         int64_t rest, prompt;
@@ -188,6 +200,7 @@ void pair_fill_none(const PairShape *s, void *const *field)
     memset(field[PAIR_TARGET], -1, sizeof(int32_t) * (size_t)s->L);
     memset(field[PAIR_FIRST], -1, sizeof(int32_t) * (size_t)s->K);
     if (s->G > 0) memset(field[PAIR_OTHER], -1, sizeof(int32_t) * (size_t)s->G);
+    if (s->top > 0) pair_teacher_fill_none(s, field);
     *(int32_t *)field[PAIR_N_BYTES] = *(int32_t *)field[PAIR_N_TEACHER] = 0;
     *(int32_t *)field[PAIR_N_FULL] = *(int32_t *)field[PAIR_N_BUDGET] = 0;
 }
@@ -216,8 +229,11 @@ static int pairs_fill(const Source *src, int64_t g, void *const *field, void *sc
 {
     const Pairs *p = (const Pairs *)src;
     pair_fill_none(&p->shape, field);
-    if (g >= 0) pair_fill(&p->shape, p->list, pair_of(p, g), field);
-    return 0;
+    if (g < 0) return 0;
+    const Pair *pair = pair_of(p, g);
+    pair_fill(&p->shape, p->list, pair, field);
+    return p->teacher.h.top > 0 ? pair_teacher_fill(&p->teacher, &p->shape, pair - p->pair, field, scratch)
+                                : 0;
 }
 
 static int64_t pairs_targets(const Source *src, int64_t g, int slot, void *scratch)
@@ -237,6 +253,7 @@ static int64_t pairs_targets(const Source *src, int64_t g, int slot, void *scrat
 static void pairs_close(Source *src)
 {
     Pairs *p = (Pairs *)src;
+    pair_teacher_close(&p->teacher);
     if (p->list && --p->list->n_user == 0) {
         pair_list_free(p->list);
         free(p->list);
@@ -281,15 +298,15 @@ static int sort_pairs(Pairs *p)
 /* The group divides the step, so that samples which a run passes over are whole groups. */
 static void choose_group(Pairs *p, const Recipe *r)
 {
-    int64_t n = p->validation ? p->base.n_sample : p->n;
+    int64_t n = p->once ? p->base.n_sample : p->n;
     p->group  = 1;
-    while (2 * p->group <= MIN(n, PAIRS_GROUP) && (p->validation || r->step_samples % (2 * p->group) == 0))
+    while (2 * p->group <= MIN(n, PAIRS_GROUP) && (p->once || r->step_samples % (2 * p->group) == 0))
         p->group *= 2;
 }
 
 static int find_room(Pairs *p)
 {
-    int64_t  n    = p->validation ? p->base.n_sample : 2 * p->group;
+    int64_t  n    = p->once ? p->base.n_sample : 2 * p->group;
     int64_t *rows = mem_alloc(sizeof *rows * (size_t)n);
     if (!rows) return err_sys("memory for lengths");
     p->need = least_room(p, rows);
@@ -333,13 +350,15 @@ static int take_list(Pairs *p, const Recipe *r, const Pairs *train, int quiet)
     return 0;
 }
 
-static int open_part(Pairs **out, const Recipe *r, const Pairs *train, int validation, int64_t most,
-                     int quiet)
+/* train: the training part, if that is open. */
+static int open_part(Pairs **out, const Recipe *r, const Pairs *train, PairPart part, int64_t most, int quiet)
 {
-    Pairs *p = mem_zeroed(1, sizeof *p);
+    int    validation = part == PART_VAL;
+    Pairs *p          = mem_zeroed(1, sizeof *p);
     if (!p) return err_sys("memory for reading data");
     p->base       = (Source){ .vt = &pairs_vt, .name = validation ? "validation pairs" : "training pairs" };
     p->validation = validation;
+    p->once       = part != PART_TRAIN;
     p->baselines  = r->latent.baselines;
     p->seed       = (uint64_t)r->seed;
     int rc        = pairs_shape(&p->shape, r);
@@ -349,7 +368,7 @@ static int open_part(Pairs **out, const Recipe *r, const Pairs *train, int valid
         p->base.size        = p->n;
         p->base.fingerprint = p->list->hash;
         p->base.n_all       = p->n;
-        p->base.n_sample    = !validation ? INT64_MAX : most > 0 ? MIN(most, p->n) : p->n;
+        p->base.n_sample    = !p->once ? INT64_MAX : most > 0 ? MIN(most, p->n) : p->n;
         choose_group(p, r);
         rc = find_room(p);
     }
@@ -361,11 +380,19 @@ static int open_part(Pairs **out, const Recipe *r, const Pairs *train, int valid
     return 0;
 }
 
-static int open_checked(Source **out, const Recipe *r, const Pairs *train, int validation, int64_t most)
+static int open_teacher(Pairs *p, const Recipe *r)
+{
+    if (p->shape.top == 0 || p->once) return 0;
+    TRY(pair_teacher_open(&p->teacher, r, &p->shape, &(PairPartList){ p->list, p->pair, p->n }));
+    p->base.scratch_bytes = teacher_record_bytes(&p->teacher.h);
+    return 0;
+}
+
+static int open_checked(Source **out, const Recipe *r, const Pairs *train, PairPart part, int64_t most)
 {
     Pairs *p;
-    TRY(open_part(&p, r, train, validation, most, 0));
-    if (check_room(p, r) < 0) {
+    TRY(open_part(&p, r, train, part, most, 0));
+    if (check_room(p, r) < 0 || open_teacher(p, r) < 0) {
         pairs_close(&p->base);
         return -1;
     }
@@ -388,21 +415,42 @@ int pairs_look(Recipe *r)
 {
     Pairs *train, *val = NULL;
     int    rc = 0, has_val = r->latent.pairs != PAIRS_RANDOM && pairs_has_val(r);
-    TRY(open_part(&train, r, NULL, 0, 0, 1));
-    if (has_val) rc = open_part(&val, r, train, 1, r->eval.samples, 1);
+    TRY(open_part(&train, r, NULL, PART_TRAIN, 0, 1));
+    if (has_val) rc = open_part(&val, r, train, PART_VAL, r->eval.samples, 1);
     if (rc == 0) fit(r, train, val);
     if (val) pairs_close(&val->base);
     pairs_close(&train->base);
     return rc;
 }
 
-int pairs_open_train(Source **out, const Recipe *r) { return open_checked(out, r, NULL, 0, 0); }
+int pairs_open_train(Source **out, const Recipe *r) { return open_checked(out, r, NULL, PART_TRAIN, 0); }
 
 int pairs_open_val(Source **out, const Recipe *r, int64_t most, const Source *train)
 {
     if (!pairs_has_val(r))
         return recipe_blame(r, "data.val_fraction", "is 0, so there is no validation data: name data.val");
-    return open_checked(out, r, (const Pairs *)train, 1, most);
+    return open_checked(out, r, (const Pairs *)train, PART_VAL, most);
+}
+
+int pairs_open_each(Source **out, Recipe *r)
+{
+    Pairs *p;
+    TRY(open_part(&p, r, NULL, PART_EACH, 0, 0));
+    r->latent.room = room_to_say(p->need);
+    *out           = &p->base;
+    return 0;
+}
+
+int64_t pairs_number(const Source *each, int64_t g)
+{
+    const Pairs *p = (const Pairs *)each;
+    return pair_of(p, g) - p->pair;
+}
+
+void pairs_teacher_header(const Source *each, const Recipe *r, TeacherHeader *h)
+{
+    const Pairs *p = (const Pairs *)each;
+    pair_teacher_header(h, r, &p->shape, &(PairPartList){ p->list, p->pair, p->n });
 }
 
 int pairs_fill_prompt(const Recipe *r, const char *prompt, void *const *field)

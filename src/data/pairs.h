@@ -7,13 +7,16 @@
  *    sorted by length into groups of equal number, and of PAIRS_GROUP samples in a row one is from each
  *    group. So B samples in a row need about B times the mean, never B times the longest
  *    (pairs_rows()). Each epoch permutes every group anew.
- * 4. Tokens and targets that are not there are -1. */
+ * 4. Tokens and targets that are not there are -1.
+ * 5. With latent.teacher cached a training sample also has what the teacher said of it (file/teacher.h). A
+ *    pair's number in its file is its number in the list, which no epoch changes. */
 #ifndef DATA_PAIRS_H
 #define DATA_PAIRS_H
 
 #include "conf/recipe.h"
 #include "data/fields.h"
 #include "data/source.h"
+#include "file/teacher.h"
 #include "text/tokenizer.h"
 
 /* Bytes are packed at multiples of PAIRS_ALIGN rows: then attention meets a prompt in the same blocks
@@ -24,7 +27,8 @@ enum { PAIRS_GROUP = 64, PAIRS_ALIGN = 128, PAIRS_OTHER = 4 /* answers beside th
  * end, where the question stands. text: prompt, anchor and answer but its last token; teacher and full count
  * its tokens up to the first K or all of the answer. budget: the same with the first M tokens of the prompt.
  * none: without prompt. tok: anchor and answer behind M places for latents. first: targets but for the first
- * one -1. other: further answers that are as good, each with -1 behind; only if the data have such. */
+ * one -1. other: further answers that are as good, each with -1 behind; only if the data have such. Behind
+ * all of these, with a cached teacher: PAIR_CACHED_*, from pairs_cached() on. */
 enum {
     PAIR_BYTES,
     PAIR_N_BYTES,
@@ -38,8 +42,12 @@ enum {
     PAIR_TARGET,
     PAIR_FIRST,
     PAIR_OTHER,
-    PAIR_FIELDS
+    PAIR_FIELDS = PAIR_OTHER + 4 /* at most */
 };
+
+/* Of each of the first K tokens: ids and logits that the teacher's file has, and the log of what
+ * the others add up to at latent.tau. */
+enum { PAIR_CACHED_ID, PAIR_CACHED_LOGIT, PAIR_CACHED_REST };
 
 /* Slots of losses in training, and of measures in an evaluation. */
 enum { PAIR_LOSS, PAIR_FIRST_TOKEN, PAIR_FIRST_K, PAIR_KL, PAIR_LOSSES };
@@ -55,9 +63,10 @@ enum {
 };
 
 /* S bytes, P prompt tokens, A anchor tokens, L answer tokens, K of them with losses of their own, M latents,
- * G places for other answers; rows of a sequence: student, teacher, full text, budget, no prompt. */
+ * G places for other answers; top: logits of a cached teacher for each token, 0: there is none; rows of a
+ * sequence: student, teacher, full text, budget, no prompt. */
 typedef struct {
-    int64_t S, P, A, L, K, M, G;
+    int64_t S, P, A, L, K, M, G, top;
     int64_t student, teacher, full, budget, none;
 } PairShape;
 
@@ -72,6 +81,7 @@ int pairs_llm_run(const Recipe *r, Recipe **out);
 /* Negative after recipe_blame() if the anchor has no token. */
 int pairs_shape(PairShape *s, const Recipe *r);
 int pairs_fields(const PairShape *s, FieldRow *row); /* returns how many */
+int pairs_cached(const PairShape *s);                /* number of the first field of a cached teacher */
 
 /* Who reads a prompt: the encoder its bytes, teacher and full text its tokens. The others read no more than M
  * tokens of it. */
@@ -93,6 +103,18 @@ int pairs_look(Recipe *r);
 /* The same by sources that are open; val: may be NULL. */
 void pairs_fit(Recipe *r, const Source *train, const Source *val);
 int  pairs_open_val(Source **out, const Recipe *r, int64_t most, const Source *train);
+
+/* ---- the file of a cached teacher ---- */
+
+enum { PAIRS_PATH = RECIPE_STR + 16 };
+/* latent.teacher_file, else the name of data.train with .teacher behind it; into buf[PAIRS_PATH]. */
+const char *pairs_teacher_path(const Recipe *r, char *buf);
+/* Every training pair once, in balanced order. Sets latent.room to what that order needs. */
+int pairs_open_each(Source **out, Recipe *r);
+/* The number in the list of sample g of such a source. */
+int64_t pairs_number(const Source *each, int64_t g);
+/* What the file of these pairs begins with, but for the language model. */
+void pairs_teacher_header(const Source *each, const Recipe *r, TeacherHeader *h);
 
 /* Makes the fields of a prompt without answer, as fill() does: for sampling. */
 int pairs_fill_prompt(const Recipe *r, const char *prompt, void *const *field);

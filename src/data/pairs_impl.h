@@ -20,6 +20,7 @@ typedef struct {
     int64_t  n_cut_bytes, n_cut_prompt, n_cut_answer; /* pairs for which there was no room */
     uint64_t hash;                                    /* of what was read */
     int      n_user;                                  /* sources that read it */
+    uint64_t tokenizer;                               /* its hash; 0: tokens are bytes */
 } PairList;
 
 void pair_list_free(PairList *l);
@@ -35,6 +36,34 @@ int pair_list_part(const PairList *l, const Recipe *r, int validation, int64_t *
 /* Writes the fields of no sample, and of one behind that. */
 void pair_fill_none(const PairShape *s, void *const *field);
 void pair_fill(const PairShape *s, const PairList *l, const Pair *pair, void *const *field);
+
+/* Part of a list. */
+typedef struct {
+    const PairList *list;
+    const Pair     *pair;
+    int64_t         n;
+} PairPartList;
+
+/* ---- the cached teacher (data/pairs_teacher.c) ---- */
+
+typedef struct {
+    TeacherHeader h;
+    char          path[PAIRS_PATH];
+    int           fd; /* -1: noise */
+    double        tau;
+} PairTeacher;
+
+/* What a file for these pairs must begin with; vocab and model are 0. */
+void pair_teacher_header(TeacherHeader *h, const Recipe *r, const PairShape *s, const PairPartList *l);
+/* Opens the file and reads it whole, once. Refuses a file of other pairs, by what differs. Noise has no file.
+ * Negative after recipe_blame(). */
+int  pair_teacher_open(PairTeacher *t, const Recipe *r, const PairShape *s, const PairPartList *l);
+void pair_teacher_close(PairTeacher *t);
+/* Writes the fields of pair `number` of the part. scratch: teacher_record_bytes(). Negative after
+ * err_set(). */
+int  pair_teacher_fill(const PairTeacher *t, const PairShape *s, int64_t number, void *const *field,
+                       void *scratch);
+void pair_teacher_fill_none(const PairShape *s, void *const *field);
 
 /* The only pair is a prompt without answer. */
 int pair_list_prompt(PairList *l, const Recipe *r, const PairShape *s, const char *prompt);

@@ -418,6 +418,7 @@ static int read_text(PairReading *p, int validation, const char *text, int64_t n
     int64_t       from = 0, count = n;
     int           own = is_own(r, validation), rc;
     TRY(pair_text_open(&p->text, r));
+    p->list->tokenizer = p->text.tokenizer ? tokenizer_hash(p->text.tokenizer) : 0;
     if (r->latent.pairs == PAIRS_TEXT) {
         if (r->data.val[0] == '\0') take_part(n, r->data.val_fraction, validation, &from, &count);
         rc = cut_text(p, text + from, count);

@@ -76,6 +76,7 @@ extern "C" {
     X(MSE_DX, mse_dx, MseDx)                                                                                 \
     X(KL_FWD, kl_fwd, KlFwd)                                                                                 \
     X(KL_DX, kl_dx, KlDx)                                                                                    \
+    X(KL_TEACHER, kl_teacher, KlTeacher)                                                                     \
     X(SAMPLE_CAT, sample_cat, SampleCat)                                                                     \
     X(SAMPLE_GAUSS, sample_gauss, SampleGauss)                                                               \
     X(PPO_CAT_FWD, ppo_cat_fwd, PpoCatFwd)                                                                   \
@@ -438,6 +439,15 @@ typedef struct {
     float   tau;
     int     slot;
 } KlDx;
+/* The teacher of KL from a few of its logits: y f32[N,V] has x f32[N,K] in the columns id i32[N,K], and the
+ * logits plus a number in the others, so that these have their share: the log of their sum of exp(y/tau) is
+ * rest f32[N]. So KL compares the few classes and the others as a whole. 0 from n_class on. The ids of a row
+ * are different ones; -1 is none. */
+typedef struct {
+    Tensor *y, *logits, *x, *id, *rest;
+    int64_t n_class;
+    float   tau;
+} KlTeacher;
 
 /* Reinforcement learning: N samples, T steps of a rollout, A logits or dimensions of an action.
  *

@@ -84,6 +84,7 @@ double op_bytes(OpKind kind, const OpArgs *a)
         }
         if (kind == OP_LINEAR_GLU_FWD && i == 1 && a->linear_glu_fwd.slope == GLU_UNREAD) n = 0;
         if (kind == OP_ROWS_FWD && t == a->rows_fwd.x) n = (double)tensor_bytes(a->rows_fwd.y);
+        if (kind == OP_KL_TEACHER && i == 0) n *= 4; /* written, read, read and written */
         if (kind == OP_PUT && i < PUT_PAIRS) n = (double)tensor_bytes(a->put.x[i]) / 2; /* one row, written */
         /* Of a flat range a batch of matrices touches its own. */
         if (kind == OP_MOMENTUM && i < 3)

@@ -274,6 +274,13 @@ static void need_teacher(OpCheck *v, int64_t n_class, float tau)
 static void more_kl_fwd(OpCheck *v, const OpArgs *a) { need_teacher(v, a->kl_fwd.n_class, a->kl_fwd.tau); }
 static void more_kl_dx(OpCheck *v, const OpArgs *a) { need_teacher(v, a->kl_dx.n_class, a->kl_dx.tau); }
 
+static void more_kl_teacher(OpCheck *v, const OpArgs *a)
+{
+    need_classes(v, a->kl_teacher.n_class);
+    need(v, v->dim['K'] <= a->kl_teacher.n_class, "more ids than classes");
+    need(v, a->kl_teacher.tau > 0, "tau must be positive");
+}
+
 /* N samples, A columns, X actions of all segments, Y numbers in all columns, Z parts; norm has Q or more. */
 static void set_policy(OpCheck *v, const Tensor *policy, const Tensor *seg)
 {
@@ -616,6 +623,8 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_KL_FWD]       = { { F_N, F_N, F_N, A(N, V), P(N, U), I_N }, .more = more_kl_fwd, SLOT(kl_fwd) },
     [OP_KL_DX]        = { { A(N, V), A(N, V), P(N, U), F_N, F_N, I_N, STEP },
                           .more = more_kl_dx, SLOT(kl_dx) },
+    [OP_KL_TEACHER]   = { { F(N, V), A(N, V), F(N, K), { ELEM_I32, 'N', 'K' }, F_N },
+                          .more = more_kl_teacher },
     [OP_SAMPLE_CAT]   = { { VECTOR(I32, X), F_N, F_N, A(N, A), VECTOR(BYTE, Y), SOME(I32), STEP, ONE(I64),
                             ONE(I32) },
                           .dims = dims_sample_cat },

@@ -88,6 +88,7 @@ const OpRow op_table[OP_COUNT] = {
                           RO("target") } },
     [OP_KL_DX]        = { "kl_dx", 7, { W("dlogits"), R("logits"), R("teacher"), R("lse"), R("tlse"),
                           RO("target"), R("state") }, .alias = { { 0, 1 } } },
+    [OP_KL_TEACHER]   = { "kl_teacher", 5, { W("y"), R("logits"), R("x"), R("id"), R("rest") } },
     [OP_SAMPLE_CAT]   = { "sample_cat", 9, { W("action"), W("logp"), WO("entropy"), R("logits"), RO("mask"),
                           RO("seg"), R("state"), R("sample0"), RO("t") } },
     [OP_SAMPLE_GAUSS] = { "sample_gauss", 8, { W("action"), W("logp"), WO("entropy"), R("mean"), R("log_std"),

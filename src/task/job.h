@@ -27,14 +27,16 @@ typedef struct {
     int            rank;  /* the one of them that this is for */
 } JobChoice;
 
-/* JOB_LOADED: weights come from a file, no initial values are drawn. */
+/* JOB_LOADED: weights come from a file, no initial values are drawn. JOB_TEACH: what a frozen teacher says
+ * about samples, and nothing else. */
 typedef enum {
     JOB_TRAIN   = 1,
     JOB_EVAL    = 2,
     JOB_SAMPLE  = 4,
     JOB_LOADED  = 8,
     JOB_PLAY    = 16,
-    JOB_PREDICT = 32
+    JOB_PREDICT = 32,
+    JOB_TEACH   = 64
 } JobParts;
 
 enum { JOB_TABLES = 6, JOB_PROGS = 32, JOB_KEPT = 16 };

@@ -47,6 +47,15 @@ static int check_lengths(const Recipe *r, const RecipeModel *m, const PairShape 
     return 0;
 }
 
+/* A file of the teacher has so many logits of a token. */
+static int check_top(const Recipe *r, const RecipeModel *m, const PairShape *s)
+{
+    int64_t V = latent_is_noise(r) ? MIN(m->vocab, r->model.vocab) : m->vocab;
+    if (s->top <= V) return 0;
+    return recipe_blame(r, "latent.teacher_top", "is %lld, the language model has %lld tokens",
+                        (long long)s->top, (long long)V);
+}
+
 static int latent_check(const Recipe *r)
 {
     RecipeModel model;
@@ -57,6 +66,7 @@ static int latent_check(const Recipe *r)
                             "latent.pairs: random");
     TRY(pairs_shape(&s, r));
     TRY(latent_model(r, &model));
+    TRY(check_top(r, &model, &s));
     return check_lengths(r, &model, &s);
 }
 
@@ -129,6 +139,7 @@ static int latent_declare(Job *j)
     declare_constants(j);
     latent_declare_passes(j);
     latent_declare_answers(j);
+    latent_declare_teacher(j);
     return 0;
 }
 
@@ -206,6 +217,7 @@ static int latent_init_constants(Job *j)
     if (!t->text.scratch) TRY(pair_text_open(&t->text, &j->recipe));
     if (t->text.tokenizer) t->vocab.origin_hash = tokenizer_hash(t->text.tokenizer);
     TRY(check_vocab(j));
+    TRY(latent_check_teacher(j));
     return job_upload_rope(j, &t->llm);
 }
 
@@ -371,18 +383,28 @@ static void record_xent(Job *j, Prog *p, Tensor *h, Tensor *target, int slot)
     latent_record_sum(j, p, record_chunks(j, p, h, target, 0, 0, slot), slot);
 }
 
-Tensor *latent_record_kl(Job *j, Prog *p, Tensor *logits, Tensor *teacher, Tensor *target, int chunk)
+/* A cached teacher comes beside the student's logits, a text teacher from its own pass. */
+static Tensor *record_wanted(Job *j, Prog *p, Tensor *logits, Tensor *teacher, Tensor *index)
+{
+    if (!teacher) return latent_record_cached(j, p, logits, index);
+    if (!index) return teacher;
+    return latent_record_rows(p, "teacher", teacher, index, 1, tensor_numel(index));
+}
+
+Tensor *latent_record_kl(Job *j, Prog *p, Tensor *logits, const LatentTeacher *t, int chunk)
 {
     int64_t n    = tensor_rows(logits);
     Tensor *loss = latent_new_loss(p, "kl", n), *lse = prog_tensor(p, "lse", DT_F32, 1, &n),
            *tlse = prog_tensor(p, "teacher lse", DT_F32, 1, &n);
+    prog_at(p, -1, chunk, t->said ? "kl teacher" : "cached teacher");
+    Tensor *teacher = record_wanted(j, p, logits, t->said, t->index);
     prog_at(p, -1, chunk, "kl");
     rec_kl_fwd(p, (KlFwd){ .loss    = loss,
                            .lse     = lse,
                            .tlse    = tlse,
                            .logits  = logits,
                            .teacher = teacher,
-                           .target  = target,
+                           .target  = t->target,
                            .n_class = latent_of(j)->model.vocab,
                            .tau     = (float)j->recipe.latent.tau,
                            .slot    = PAIR_KL });
@@ -401,20 +423,26 @@ static void record_first(Job *j, Prog *p, Tensor *h, Tensor *target, Tensor *tea
     latent_record_loss(j, p, loss[PAIR_LOSS], logits, k, PAIR_LOSS);
     latent_record_loss(j, p, loss[PAIR_FIRST_TOKEN], logits, j->field[PAIR_FIRST], PAIR_FIRST_TOKEN);
     latent_record_loss(j, p, loss[PAIR_FIRST_K], logits, k, PAIR_FIRST_K);
-    loss[PAIR_KL] = teacher ? latent_record_kl(j, p, logits, teacher, k, 0) : NULL;
+    LatentTeacher t = { .said = teacher, .target = k };
+    loss[PAIR_KL]   = latent_compares(j) ? latent_record_kl(j, p, logits, &t, 0) : NULL;
 }
+
+Tensor *latent_record_text_teacher(Job *j, Prog *p)
+{
+    int64_t K = latent_of(j)->s.K;
+    Tensor *h = record_text(j, p, j->field[PAIR_TEXT], j->field[PAIR_N_TEACHER], rows_of(j, READ_TEACHER), K);
+    prog_at(p, -1, -1, "teacher head");
+    return latent_record_logits(j, p, h, 0, j->fields.B * K);
+}
+
+int latent_compares(const Job *j) { return kl_weight(&j->recipe) > 0; }
 
 static void record_losses(Job *j, Prog *p)
 {
     const PairShape *s       = &latent_of(j)->s;
     int64_t          first   = j->fields.B * s->K;
     Tensor          *teacher = NULL, *target, *loss[PAIR_LOSSES];
-    if (kl_weight(&j->recipe) > 0) {
-        Tensor *h =
-            record_text(j, p, j->field[PAIR_TEXT], j->field[PAIR_N_TEACHER], rows_of(j, READ_TEACHER), s->K);
-        prog_at(p, -1, -1, "teacher head");
-        teacher = latent_record_logits(j, p, h, 0, first);
-    }
+    if (latent_compares(j) && s->top == 0) teacher = latent_record_text_teacher(j, p);
     EncoderOut z = latent_record_encoder(j, p);
     Tensor    *h = record_student(j, p, z.latents, &target);
     if (!j->recipe.latent.one_pass) {
@@ -474,6 +502,10 @@ static int record_eval(Job *j)
 
 static int latent_record(Job *j)
 {
+    if (j->parts & JOB_TEACH) {
+        latent_record_teach(j);
+        return 0;
+    }
     if (job_trains(j)) record_training(j);
     latent_record_answers(j);
     if (j->parts & (JOB_TRAIN | JOB_EVAL)) latent_schedule_eval(j, record_eval(j));

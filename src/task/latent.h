@@ -6,7 +6,7 @@
  *     losses      all from one pass: cross-entropy of the answer, of its first token, of its first K
  *                 tokens, and the distance to a teacher over the first K tokens
  *     teacher     the same model reads [prompt as text | anchor | first K-1 tokens of the answer]; it has no
- *                 gradient
+ *                 gradient. Or a file says what it said (task/latent_teacher.c)
  *     evaluation  loss, baselines (whole text, first M tokens of it, no prompt), then greedy answers from the
  *                 latents: exact match and F1; and whether the latents have collapsed (task/latent_eval.c)
  *
@@ -69,6 +69,7 @@ typedef struct {
     Tensor     *latents;                                /* f32[B*M, out], with JOB_SAMPLE */
     Tensor     *score;                                  /* f32[3,B]: exact match, F1, first token */
     int         prog_prefill, prog_decode, prog_scores;
+    Tensor     *teacher; /* f32[B*K, classes], with JOB_TEACH */
     LatentWatch watch;
 } Latent;
 
@@ -76,6 +77,8 @@ static inline Latent *latent_of(const Job *j) { return (Latent *)j->own; }
 
 /* ---- latent.c ---- */
 
+/* What the language model says about the first K tokens when it reads the text: [B*K, classes]. */
+Tensor    *latent_record_text_teacher(Job *j, Prog *p);
 EncoderOut latent_record_encoder(Job *j, Prog *p);
 /* The language model as the student records it: with opt.flash off, attention stores its weights. Where
  * sequences are packed it never does: all rows of a micro-batch would be one T x T. */
@@ -88,8 +91,13 @@ Tensor *latent_record_rows(Prog *p, const char *name, Tensor *x, Tensor *index, 
 Tensor *latent_record_logits(Job *j, Prog *p, Tensor *h, int64_t row0, int64_t n);
 Tensor *latent_new_loss(Prog *p, const char *name, int64_t n);
 void    latent_record_loss(Job *j, Prog *p, Tensor *loss, Tensor *logits, Tensor *target, int slot);
+/* said: the text teacher's logits, NULL: it is cached; index: rows of the teacher, i32, NULL: all. */
+typedef struct {
+    Tensor *said, *index, *target;
+} LatentTeacher;
+int latent_compares(const Job *j); /* 1: there is a teacher */
 /* The distance to the teacher; returns the losses. */
-Tensor *latent_record_kl(Job *j, Prog *p, Tensor *logits, Tensor *teacher, Tensor *target, int chunk);
+Tensor *latent_record_kl(Job *j, Prog *p, Tensor *logits, const LatentTeacher *t, int chunk);
 void    latent_record_sum(Job *j, Prog *p, Tensor *loss, int slot);
 
 /* ---- latent_passes.c ---- */
@@ -107,6 +115,21 @@ int latent_model(const Recipe *r, RecipeModel *m);
 /* Uploads the frozen weights, notes where they came from; calibrates the adapter to the embedding, and aims
  * the queries. */
 int latent_load_llm(Job *j);
+
+/* ---- latent_teacher.c ---- */
+
+/* With JOB_TEACH: the teacher alone, whose logits the host reads. */
+void latent_declare_teacher(Job *j);
+void latent_record_teach(Job *j);
+/* Logits of a cached teacher beside the student's. index i32: the rows of the fields; NULL: all of them. */
+Tensor *latent_record_cached(Job *j, Prog *p, Tensor *logits, Tensor *index);
+/* Refuses a file that another language model made. Only a job that trains needs one. */
+int latent_check_teacher(const Job *j);
+/* Called now and then; 1: stop. */
+typedef int (*LatentNote)(void *ctx, int64_t done, int64_t all);
+/* Makes the file of the pairs in each (pairs_open_each()), complete or not at all. 1: note asked to stop.
+ * Negative after err_set(). */
+int latent_teach(Job *j, const Source *each, const char *path, LatentNote note, void *ctx);
 
 /* ---- latent_eval.c ---- */
 

@@ -98,10 +98,9 @@ void latent_record_passes(Job *j, Prog *p, Tensor *latents, Tensor *teacher)
     const Latent *t = latent_of(j);
     record_xent(j, p, latents, 1, PAIR_FIRST_TOKEN);
     for (int64_t n = 1; n <= t->s.K; n++) record_xent(j, p, latents, n, PAIR_FIRST_K);
-    for (int64_t n = 1; n <= t->s.K && teacher; n++) {
-        Tensor *target, *logits = record_pass(j, p, latents, n, &target);
-        prog_at(p, -1, -1, "pass teacher");
-        Tensor *want = latent_record_rows(p, "teacher", teacher, t->pass[n - 1].teacher, 1, j->fields.B);
-        latent_record_sum(j, p, latent_record_kl(j, p, logits, want, target, -1), PAIR_KL);
+    for (int64_t n = 1; n <= t->s.K && latent_compares(j); n++) {
+        LatentTeacher want   = { .said = teacher, .index = t->pass[n - 1].teacher };
+        Tensor       *logits = record_pass(j, p, latents, n, &want.target);
+        latent_record_sum(j, p, latent_record_kl(j, p, logits, &want, -1), PAIR_KL);
     }
 }

@@ -144,6 +144,14 @@ static int compare_id(const void *a, const void *b)
     return ((const PickItem *)a)->id < ((const PickItem *)b)->id ? -1 : 1;
 }
 
+int pick_top(PickItem *x, const float *logits, int64_t V, int64_t k)
+{
+    if (pick_best(logits, V) < 0) return -1;
+    collect(x, logits, V, k); /* those as likely as the last of them stand behind the k first */
+    qsort(x, (size_t)k, sizeof *x, compare_id);
+    return 0;
+}
+
 int32_t pick_token(float *logits, const TaskSample *opt, const PickRow *row)
 {
     if (opt->repetition > 0 && opt->repetition != 1) {

@@ -21,6 +21,9 @@ typedef struct {
  * likely as the last of them), the most likely that make up top_p, then one draw. -1: a logit is not
  * finite. */
 int32_t pick_token(float *logits, const TaskSample *opt, const PickRow *row);
+/* The k largest logits (of equal ones those with the smaller ids), sorted by id, into x, which has room for V
+ * items. -1: a number is not finite. */
+int pick_top(PickItem *x, const float *logits, int64_t V, int64_t k);
 /* The most likely one; -1: a number is not finite. */
 int32_t pick_best(const float *logits, int64_t V);
 

@@ -4,7 +4,9 @@
  *        old + clamp(x - old), column by column; where that one counts and x was clamped, the gradient is 0.
  *   KL   t = teacher/tau, s = logits/tau, p = exp(t - tlse), q = exp(s - lse);
  *        loss = tau^2 sum of p (t - s - tlse + lse), dlogits = tau (q - p) step_scale.
- *        Sums are in double, in the order of the classes. */
+ *        Sums are in double, in the order of the classes.
+ *   KL_TEACHER  y = x at ids; elsewhere logits + tau (rest - log of the sum of exp(logits/tau) there). */
+#include "base/err.h"
 #include "dev/cpu/cpu.h"
 #include "dev/op_math.h"
 
@@ -53,6 +55,8 @@ int cpu_mse_dx(Dev *dev, const MseDx *a)
 }
 
 /* ---- Kullback-Leibler divergence ----------------------------------------------------------------------- */
+
+#define LOSS_FLOOR (-1e30f) /* below every logit, and finite */
 
 /* Log of the sum of exp(x/tau). */
 static float row_lse(const float *x, int64_t n, float tau)
@@ -103,6 +107,35 @@ int cpu_kl_dx(Dev *dev, const KlDx *a)
             int in = live && c < a->n_class;
             d[c]   = in ? (expf(s[c] / tau - lse[r]) - expf(t[c] / tau - tlse[r])) * scale : 0.0f;
         }
+    }
+    return 0;
+}
+
+static void kl_teacher_row(float *y, const float *logits, const float *x, const int32_t *id, int64_t n_id,
+                           const KlTeacher *a, float rest)
+{
+    for (int64_t c = 0; c < a->n_class; c++) y[c] = logits[c];
+    for (int64_t i = 0; i < n_id; i++) {
+        CHECK(id[i] >= -1 && id[i] < a->n_class, "class %d of %lld", id[i], (long long)a->n_class);
+        if (id[i] >= 0) y[id[i]] = LOSS_FLOOR;
+    }
+    float shift = a->tau * (rest - row_lse(y, a->n_class, a->tau));
+    for (int64_t c = 0; c < a->n_class; c++) y[c] += shift;
+    for (int64_t i = 0; i < n_id; i++) {
+        if (id[i] >= 0) y[id[i]] = x[i];
+    }
+}
+
+int cpu_kl_teacher(Dev *dev, const KlTeacher *a)
+{
+    Mat          y = cpu_mat(a->y), logits = cpu_mat(a->logits), x = cpu_mat(a->x);
+    const float *rest = cpu_f32(a->rest);
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (y.rows * y.cols >= CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < y.rows; r++) {
+        const int32_t *id = (const int32_t *)a->id->data + r * tensor_ld(a->id);
+        kl_teacher_row(mat_row(y, r), mat_row(logits, r), mat_row(x, r), id, x.cols, a, rest[r]);
+        for (int64_t c = a->n_class; c < y.cols; c++) mat_row(y, r)[c] = 0;
     }
     return 0;
 }

@@ -401,6 +401,7 @@ static const DevVt cuda_vt = {
         .mse_dx = cuda_mse_dx,
         .kl_fwd = cuda_kl_fwd,
         .kl_dx = cuda_kl_dx,
+        .kl_teacher = cuda_kl_teacher,
         .sample_cat = cuda_sample_cat,
         .sample_gauss = cuda_sample_gauss,
         .ppo_cat_fwd = cuda_ppo_cat_fwd,

@@ -1,5 +1,5 @@
 /* Losses over rows besides plain cross-entropy: XENT_FWD and XENT_DX with soft targets or hits, MSE_FWD,
- * MSE_DX, KL_FWD, KL_DX.
+ * MSE_DX, KL_FWD, KL_DX, KL_TEACHER.
  *
  * Maths    as in cpu/cpu_xent.c and cpu/cpu_loss.c.
  * Layout   logits, x [N,C] with a row stride; targets i32[N]; losses, lse f32[N]; MSE's target and old are
@@ -8,7 +8,7 @@
  *          within a warp, then warps in order: it depends on the width alone.
  * Grid     a block a row (MSE_FWD: a warp a row; MSE_DX: a thread an element).
  * Bytes    XENT_FWD 2*V*size a row (the second time from the cache), XENT_DX 2*V*size;
- *          KL_FWD 2*V*size, KL_DX 3*V*size. */
+ *          KL_FWD 2*V*size, KL_DX 3*V*size, KL_TEACHER V*size + 16*V. */
 #include "dev/cuda/k_common.cuh"
 #include "dev/op_math.h"
 
@@ -381,5 +381,71 @@ extern "C" int cuda_kl_dx(Dev *dev, const KlDx *a)
                                 dim3((unsigned)tensor_rows(a->logits)), LOSS_THREADS, 0, cuda_stream(dev), p);
             });
         });
+    });
+}
+
+template <typename T> struct KlTeacherP {
+    float         *y;
+    const T       *logits;
+    const float   *x, *rest;
+    const int32_t *id;
+    int64_t        ld_y, ld_l, ld_x, ld_id;
+    int            cols, n_class, n_id;
+    float          tau;
+};
+
+/* A block a row. Barriers make the block's own stores to y visible to all of its threads. */
+template <typename T> __global__ void __launch_bounds__(LOSS_THREADS) kl_teacher_kernel(KlTeacherP<T> p)
+{
+    __shared__ float slot[LOSS_WARPS];
+    int64_t          row    = blockIdx.x;
+    float           *y      = p.y + row * p.ld_y;
+    const T         *logits = p.logits + row * p.ld_l;
+    const int32_t   *id     = p.id + row * p.ld_id;
+    float            top = LOSS_FLOOR, sum = 0, inv = 1.0f / p.tau;
+    for (int c = threadIdx.x; c < p.cols; c += LOSS_THREADS) y[c] = c < p.n_class ? to_f32(logits[c]) : 0.0f;
+    __syncthreads();
+    for (int i = threadIdx.x; i < p.n_id; i += LOSS_THREADS) {
+        if (id[i] >= 0) y[id[i]] = LOSS_FLOOR;
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < p.n_class; c += LOSS_THREADS) {
+        float v = y[c], more = fmaxf(top, v);
+        sum = fmaf(sum, expf((top - more) * inv), expf((v - more) * inv));
+        top = more;
+    }
+    float all   = block_all_max(top, slot);
+    sum         = block_all_sum(sum * expf((top - all) * inv), slot);
+    float shift = p.tau * (p.rest[row] - (all / p.tau + logf(sum)));
+    for (int c = threadIdx.x; c < p.n_class; c += LOSS_THREADS) y[c] += shift;
+    __syncthreads();
+    for (int i = threadIdx.x; i < p.n_id; i += LOSS_THREADS) {
+        if (id[i] >= 0) y[id[i]] = p.x[row * p.ld_x + i];
+    }
+}
+
+extern "C" int cuda_kl_teacher(Dev *dev, const KlTeacher *a)
+{
+    TRY(k_need_dtype("kl_teacher", a->y, DT_F32));
+    TRY(k_need_dtype("kl_teacher", a->x, DT_F32));
+    TRY(k_need_dtype("kl_teacher", a->id, DT_I32));
+    return k_dispatch(a->logits->dtype, "kl_teacher", [&](auto zero) {
+        using T         = decltype(zero);
+        KlTeacherP<T> p = {};
+        p.y             = t_data<float>(a->y);
+        p.logits        = t_data<T>(a->logits);
+        p.x             = t_data<float>(a->x);
+        p.rest          = t_data<float>(a->rest);
+        p.id            = t_data<int32_t>(a->id);
+        p.ld_y          = t_ld(a->y);
+        p.ld_l          = t_ld(a->logits);
+        p.ld_x          = t_ld(a->x);
+        p.ld_id         = t_ld(a->id);
+        p.cols          = (int)tensor_cols(a->y);
+        p.n_class       = (int)a->n_class;
+        p.n_id          = (int)tensor_cols(a->x);
+        p.tau           = a->tau;
+        return k_launch("kl_teacher", kl_teacher_kernel<T>, dim3((unsigned)tensor_rows(a->y)), LOSS_THREADS,
+                        0, cuda_stream(dev), p);
     });
 }

@@ -73,6 +73,7 @@ int cuda_mse_fwd(Dev *dev, const MseFwd *a);
 int cuda_mse_dx(Dev *dev, const MseDx *a);
 int cuda_kl_fwd(Dev *dev, const KlFwd *a);
 int cuda_kl_dx(Dev *dev, const KlDx *a);
+int cuda_kl_teacher(Dev *dev, const KlTeacher *a);
 
 /* k_policy.cu */
 int cuda_sample_cat(Dev *dev, const SampleCat *a);
