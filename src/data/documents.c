@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "file/parquet.h"
 #include "file/stream.h"
 
 #include <fcntl.h>
@@ -44,6 +45,11 @@ struct Documents {
     size_t  searched; /* no separator ends before this */
     int     ended;    /* the stream has no more */
     int     within;   /* a part of the document was handed out */
+
+    Parquet    *parquet; /* instead of the stream */
+    const char *value;   /* of the column, what of it is in no batch yet */
+    size_t      value_n;
+    int64_t     n_null; /* of inputs before `at` */
 };
 
 /* ---- the list of inputs -------------------------------------------------------------------------------- */
@@ -88,6 +94,12 @@ static int looks_binary(const char *path)
     return n > 0 && !is_packed(p, n) && memchr(p, 0, (size_t)n);
 }
 
+/* A format that is named is what a file is. */
+static int is_parquet(const Documents *d, const char *path)
+{
+    return d->cfg.format == DOCUMENTS_AUTO && parquet_is(path);
+}
+
 /* A folder that is being read, and those it lies in. */
 typedef struct Folder Folder;
 struct Folder {
@@ -119,6 +131,9 @@ static int add_entry(Documents *d, const Folder *f, const char *path, const stru
         why = "a link to a folder that it lies in";
     } else if (!S_ISREG(st->st_mode)) {
         return 0;
+    } else if (is_parquet(d, path)) {
+        if (file_name_of(path)[0] != '_') return add_input(d, path, st);
+        why = "a name with _ in front says that it describes other Parquet files";
     } else if (looks_binary(path)) {
         snprintf(zero, sizeof zero, "not text, it has a zero byte in its first %d bytes", SNIFF_BYTES);
         why = zero;
@@ -149,7 +164,7 @@ static int add_path(Documents *d, const char *path)
     struct stat st;
     if (strcmp(path, "-") == 0) return add_input(d, path, NULL);
     if (stat(path, &st) != 0) return err_user("%s: no such file or folder", path);
-    if (S_ISREG(st.st_mode) && d->cfg.format == DOCUMENTS_AUTO && looks_binary(path))
+    if (S_ISREG(st.st_mode) && d->cfg.format == DOCUMENTS_AUTO && !is_parquet(d, path) && looks_binary(path))
         return err_user("%s: not text: it has a zero byte in its first %d bytes", path, SNIFF_BYTES);
     if (!S_ISDIR(st.st_mode)) return add_input(d, path, &st);
     int before = d->n_input;
@@ -178,6 +193,7 @@ void documents_close(Documents *d)
 {
     if (!d) return;
     stream_close(d->stream);
+    parquet_close(d->parquet);
     free(d->held);
     free(d->input);
     arena_deinit(&d->arena);
@@ -188,7 +204,16 @@ int documents_files(const Documents *d) { return d->n_input; }
 
 int64_t documents_bytes(const Documents *d) { return d->unknown ? 0 : d->size_bytes; }
 
-int64_t documents_taken(const Documents *d) { return d->taken + (d->stream ? stream_taken(d->stream) : 0); }
+int64_t documents_taken(const Documents *d)
+{
+    if (d->parquet) return d->taken + parquet_taken(d->parquet);
+    return d->taken + (d->stream ? stream_taken(d->stream) : 0);
+}
+
+int64_t documents_nulls(const Documents *d)
+{
+    return d->n_null + (d->parquet ? parquet_nulls(d->parquet) : 0);
+}
 
 uint64_t documents_fingerprint(const Documents *d) { return XXH64_digest(&d->hash); }
 
@@ -205,9 +230,8 @@ static int is_json(const Documents *d, const char *path)
     return d->cfg.format == DOCUMENTS_AUTO ? is_json_name(path) : d->cfg.format == DOCUMENTS_JSON;
 }
 
-static int add_document(Documents *d, DocumentBatch *b, size_t len, int last)
+static int add_document(Documents *d, DocumentBatch *b, const char *from, size_t len, int last)
 {
-    const char *from = d->held + d->held_at;
     if (b->len + len > b->cap) {
         size_t cap  = MAX(b->cap * 2, b->len + len);
         char  *more = realloc(b->text, cap);
@@ -251,6 +275,12 @@ static int hold_more(Documents *d)
     }
     int64_t n = stream_read(d->stream, d->held + d->held_len, READ_BYTES);
     if (n < 0) return -1;
+    if (d->held_len == 0 && n >= 4 && d->cfg.format == DOCUMENTS_AUTO && memcmp(d->held, "PAR1", 4) == 0) {
+        return err_user(
+            "%s: a Parquet file inside a pipe or packed once more: it is read from its end, so name "
+            "the file itself",
+            d->input[d->at].path);
+    }
     d->held_len += (size_t)n;
     d->ended = n == 0;
     return 0;
@@ -286,7 +316,7 @@ static int cut_part(Documents *d, DocumentBatch *b)
                         DOCUMENT_LINE >> 20);
     }
     size_t len = part_bytes(d->held + d->held_at);
-    TRY(add_document(d, b, len, 0));
+    TRY(add_document(d, b, d->held + d->held_at, len, 0));
     d->held_at += len;
     return 0;
 }
@@ -309,7 +339,7 @@ static int take_document(Documents *d, DocumentBatch *b)
             TRY(hold_more(d));
             continue;
         }
-        if (n > 0 || d->within) TRY(add_document(d, b, n, 1));
+        if (n > 0 || d->within) TRY(add_document(d, b, d->held + d->held_at, n, 1));
         d->held_at += n + (end ? len : 0);
         d->searched = d->held_at;
         d->line++;
@@ -317,22 +347,43 @@ static int take_document(Documents *d, DocumentBatch *b)
     }
 }
 
+/* The same of a Parquet file: the next value, or the next part of a long one. */
+static int take_value(Documents *d, DocumentBatch *b)
+{
+    if (!d->within) {
+        int rc = parquet_next(d->parquet, &d->value, &d->value_n);
+        if (rc <= 0) return rc;
+    }
+    int    last = d->value_n <= DOCUMENT_PART;
+    size_t len  = last ? d->value_n : part_bytes(d->value);
+    if (len > 0) TRY(add_document(d, b, d->value, len, last));
+    d->value += len;
+    d->value_n -= len;
+    return 1;
+}
+
 static int open_next(Documents *d)
 {
     const char *path = d->input[d->at].path;
+    d->ended = d->within = d->json = 0;
+    if (is_parquet(d, path))
+        return parquet_open(&d->parquet, path, d->cfg.field,
+                            d->cfg.field_key ? d->cfg.field_key : "--field ");
     TRY(stream_open(&d->stream, path));
     d->json    = is_json(d, path);
     d->line    = 1;
     d->held_at = d->held_len = d->searched = 0;
-    d->ended = d->within = 0;
     return 0;
 }
 
 static void close_input(Documents *d)
 {
-    d->taken += stream_taken(d->stream);
+    d->taken += d->parquet ? d->input[d->at].size_bytes : stream_taken(d->stream);
+    d->n_null = documents_nulls(d);
+    parquet_close(d->parquet);
     stream_close(d->stream);
-    d->stream = NULL;
+    d->parquet = NULL;
+    d->stream  = NULL;
     d->at++;
 }
 
@@ -341,8 +392,8 @@ int documents_next(Documents *d, DocumentBatch *b)
     b->len = 0;
     b->n   = 0;
     while (d->at < d->n_input && b->len < DOCUMENT_BATCH) {
-        if (!d->stream) TRY(open_next(d));
-        int rc = take_document(d, b);
+        if (!d->stream && !d->parquet) TRY(open_next(d));
+        int rc = d->parquet ? take_value(d, b) : take_document(d, b);
         if (rc < 0) return -1;
         if (rc == 0) close_input(d);
     }
@@ -440,6 +491,7 @@ int documents_is_more(const char *path)
 {
     unsigned char p[4];
     if (file_kind(path) != FILE_REGULAR || is_json_name(path)) return file_kind(path) != FILE_NONE;
+    if (parquet_is(path)) return 1;
     int     fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     ssize_t n  = fd < 0 ? 0 : read(fd, p, sizeof p);
     if (fd >= 0) close(fd);
