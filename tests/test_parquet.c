@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "base/folder.h"
+#include "case_folder.h"
 #include "data/documents.h"
 #include "dice.h"
 #include "file/parquet.h"
@@ -21,39 +21,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char dir[64];
-
-static int setup(void **state)
+static const char *save(void **state, const char *name, const void *bytes, size_t n)
 {
-    snprintf(dir, sizeof dir, "/tmp/brim_parquet_XXXXXX");
-    (void)state;
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    folder_remove(dir);
-    err_clear();
-    (void)state;
-    return 0;
-}
-
-static const char *in(const char *name)
-{
-    static char path[8][256];
-    static int  turn;
-    turn = (turn + 1) % 8;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", dir, name);
-    return path[turn];
-}
-
-static const char *save(const char *name, const void *bytes, size_t n)
-{
-    FILE *f = fopen(in(name), "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-    return in(name);
+    const char *path = in(state, name);
+    write_file(path, bytes, n);
+    return path;
 }
 
 static void expect(const char *what)
@@ -134,13 +106,12 @@ static void every_form_is_read(void **state)
                            .codec     = codecs[k / ARRAY_LEN(encodings)] };
         const Value *v = f.optional ? some : all;
         Bytes        b = parquet_of(&f, v, N);
-        if (read_back(save("a.parquet", b.p, b.n), v, N) != 1)
+        if (read_back(save(state, "a.parquet", b.p, b.n), v, N) != 1)
             fail_msg("encoding %d, codec %d, bits %d: %s", f.encoding, f.codec, bits, err_get());
         free(b.p);
     }
     free_values(some, N);
     free_values(all, N);
-    (void)state;
 }
 
 static void odd_files_are_read(void **state)
@@ -154,18 +125,17 @@ static void odd_files_are_read(void **state)
                     .per_group = 150,
                     .encoding  = encodings[k / 2] };
         Bytes b = parquet_of(&f, none, N);
-        assert_int_equal(read_back(save("none.parquet", b.p, b.n), none, N), 1);
+        assert_int_equal(read_back(save(state, "none.parquet", b.p, b.n), none, N), 1);
         free(b.p);
         b = parquet_of(&f, same, N); /* words of 0 bits */
-        assert_int_equal(read_back(save("same.parquet", b.p, b.n), same, N), 1);
+        assert_int_equal(read_back(save(state, "same.parquet", b.p, b.n), same, N), 1);
         free(b.p);
         b = parquet_of(&f, none, 0); /* no row group */
-        assert_int_equal(read_back(save("empty.parquet", b.p, b.n), none, 0), 1);
+        assert_int_equal(read_back(save(state, "empty.parquet", b.p, b.n), none, 0), 1);
         free(b.p);
     }
     free(none);
     free(same);
-    (void)state;
 }
 
 static void snappy_pieces_unpack(void **state)
@@ -183,19 +153,18 @@ static void snappy_pieces_unpack(void **state)
     assert_non_null(snappy_unpack(behind, sizeof behind, out, 5));
     static const uint8_t zero[] = { 5, 0, 'a', 0 << 2 | 1, 0 }; /* copies from itself */
     assert_non_null(snappy_unpack(zero, sizeof zero, out, 5));
-    (void)state;
 }
 
 /* ---- what is refused ----------------------------------------------------------------------------------- */
 
-static void refuse(const Form *form, const char *field, const char *what)
+static void refuse(void **state, const Form *form, const char *field, const char *what)
 {
     Value    v[] = { { "one", 3 }, { "two", 3 }, { "one", 3 } };
     Form     f   = *form;
     Parquet *p;
     f.per_page = f.per_group = 3;
     Bytes       b            = parquet_of(&f, v, 3);
-    const char *path         = save("bad.parquet", b.p, b.n), *text;
+    const char *path         = save(state, "bad.parquet", b.p, b.n), *text;
     size_t      n;
     int         rc = parquet_open(&p, path, field, "data.field=");
     if (rc == 0) {
@@ -210,34 +179,36 @@ static void refuse(const Form *form, const char *field, const char *what)
 
 static void what_is_not_read_is_named(void **state)
 {
-    refuse(&(Form){ 0 }, "body",
+    refuse(state, &(Form){ 0 }, "body",
            "bad.parquet: there is no column \"body\" (data.field=text, title would do)");
-    refuse(&(Form){ 0 }, "id",
+    refuse(state, &(Form){ 0 }, "id",
            "bad.parquet: the column \"id\" holds no text (data.field=text, title would do)");
-    refuse(&(Form){ 0 }, "tags", "the column \"tags\" is nested (data.field=text, title would do)");
-    refuse(&(Form){ 0 }, "element", "there is no column \"element\"");
-    refuse(&(Form){ .optional = 2 }, "text", "the column \"text\" is repeated (data.field=title would do)");
-    refuse(&(Form){ .name = "t\x1b[2J" }, "text", "(data.field=t?[2J, title would do)");
-    refuse(&(Form){ .say_codec = 4 }, "text", "the column \"text\" is packed by BROTLI, which is not read");
-    refuse(&(Form){ .say_codec = 7 }, "text", "by LZ4_RAW,");
-    refuse(&(Form){ .say_codec = 99 }, "text", "by number 99,");
-    refuse(&(Form){ .say_encoding = 9 }, "text",
+    refuse(state, &(Form){ 0 }, "tags", "the column \"tags\" is nested (data.field=text, title would do)");
+    refuse(state, &(Form){ 0 }, "element", "there is no column \"element\"");
+    refuse(state, &(Form){ .optional = 2 }, "text",
+           "the column \"text\" is repeated (data.field=title would do)");
+    refuse(state, &(Form){ .name = "t\x1b[2J" }, "text", "(data.field=t?[2J, title would do)");
+    refuse(state, &(Form){ .say_codec = 4 }, "text",
+           "the column \"text\" is packed by BROTLI, which is not read");
+    refuse(state, &(Form){ .say_codec = 7 }, "text", "by LZ4_RAW,");
+    refuse(state, &(Form){ .say_codec = 99 }, "text", "by number 99,");
+    refuse(state, &(Form){ .say_encoding = 9 }, "text",
            "row group 1, page at byte 4: the encoding BYTE_STREAM_SPLIT is not read");
-    refuse(&(Form){ .say_encoding = 77 }, "text", "the encoding number 77 is not read");
-    refuse(&(Form){ .say_encoding = 8 }, "text", "a page that needs a dictionary, and there is none");
-    refuse(&(Form){ .encrypted = 1 }, "text", "bad.parquet: is encrypted");
-    refuse(&(Form){ .say_values = 2 }, "text", "bytes behind its last text");
-    refuse(&(Form){ .say_values = 4 }, "text", "more texts than the column has");
+    refuse(state, &(Form){ .say_encoding = 77 }, "text", "the encoding number 77 is not read");
+    refuse(state, &(Form){ .say_encoding = 8 }, "text", "a page that needs a dictionary, and there is none");
+    refuse(state, &(Form){ .encrypted = 1 }, "text", "bad.parquet: is encrypted");
+    refuse(state, &(Form){ .say_values = 2 }, "text", "bytes behind its last text");
+    refuse(state, &(Form){ .say_values = 4 }, "text", "more texts than the column has");
     /* Claims of bytes are refused before memory is taken. */
-    refuse(&(Form){ .say_size = INT32_MAX }, "text", "a page that claims more bytes than it can hold");
-    refuse(&(Form){ .codec = 1, .say_size = 1000 }, "text", "a page that claims more bytes than it can hold");
-    refuse(&(Form){ .codec = 6, .say_size = 100 << 20 }, "text",
+    refuse(state, &(Form){ .say_size = INT32_MAX }, "text", "a page that claims more bytes than it can hold");
+    refuse(state, &(Form){ .codec = 1, .say_size = 1000 }, "text",
            "a page that claims more bytes than it can hold");
-    refuse(&(Form){ .codec = 6, .say_size = 1000 }, "text", "damaged zstd data: it ends too early");
-    refuse(&(Form){ .codec = 2, .say_size = 1000 }, "text", "damaged gzip data: it ends too early");
-    refuse(&(Form){ .codec = 1, .say_size = 30 }, "text",
+    refuse(state, &(Form){ .codec = 6, .say_size = 100 << 20 }, "text",
+           "a page that claims more bytes than it can hold");
+    refuse(state, &(Form){ .codec = 6, .say_size = 1000 }, "text", "damaged zstd data: it ends too early");
+    refuse(state, &(Form){ .codec = 2, .say_size = 1000 }, "text", "damaged gzip data: it ends too early");
+    refuse(state, &(Form){ .codec = 1, .say_size = 30 }, "text",
            "damaged snappy data: its length is not that of its page");
-    (void)state;
 }
 
 static void other_files_are_refused(void **state)
@@ -254,15 +225,14 @@ static void other_files_are_refused(void **state)
                 { "version https://git-lfs.github.com/spec/v1\n", "fetch it with git lfs pull" } };
     Parquet *p;
     for (int i = 0; i < ARRAY_LEN(bad); i++) {
-        assert_int_equal(parquet_open(&p, save("x.parquet", bad[i].bytes, strlen(bad[i].bytes)), "text", ""),
-                         -1);
+        assert_int_equal(
+            parquet_open(&p, save(state, "x.parquet", bad[i].bytes, strlen(bad[i].bytes)), "text", ""), -1);
         expect(bad[i].what);
     }
-    assert_int_equal(parquet_open(&p, in("none.parquet "), "text", ""), -1);
+    assert_int_equal(parquet_open(&p, in(state, "none.parquet "), "text", ""), -1);
     expect("no such file");
-    assert_int_equal(parquet_open(&p, dir, "text", ""), -1);
+    assert_int_equal(parquet_open(&p, *state, "text", ""), -1);
     expect("must be a file");
-    (void)state;
 }
 
 /* ---- damaged files ------------------------------------------------------------------------------------- */
@@ -318,7 +288,6 @@ static void damaged_files_end_with_one_line(void **state)
     assert_true(n_refused > n_flip / 4);
     close(fd);
     free_values(v, FEW);
-    (void)state;
 }
 
 /* ---- as documents -------------------------------------------------------------------------------------- */
@@ -334,6 +303,7 @@ static char *documents_of(const char *const *path, int n_path, int64_t *n_null)
     while (rc >= 0 && (rc = documents_next(d, &b)) > 0) {
         for (int64_t i = 0; i < b.n && rc > 0; i++) {
             DocumentText t;
+            assert_true(b.doc[i].len <= DOCUMENT_PART);
             rc = documents_text(&cfg, &b, i, &t);
             if (rc > 0) put(&out, t.text, t.n);
             if (rc > 0 && b.doc[i].last) put(&out, "|", 1);
@@ -358,30 +328,29 @@ static void folders_may_mix(void **state)
     Bytes       b   = parquet_of(&f, v, 5);
     const char *path[2];
     int64_t     n_null;
-    assert_int_equal(mkdir(in("mixed"), 0700), 0);
-    save("mixed/a.jsonl", "{\"text\": \"first\"}\n", 18);
-    save("mixed/b", b.p, b.n); /* its bytes say what it is */
-    save("mixed/_metadata", b.p, b.n);
-    save("mixed/c.txt", "last", 4);
-    path[0]   = in("mixed");
-    path[1]   = in("mixed/b");
+    assert_int_equal(mkdir(in(state, "mixed"), 0700), 0);
+    save(state, "mixed/a.jsonl", "{\"text\": \"first\"}\n", 18);
+    save(state, "mixed/b", b.p, b.n); /* its bytes say what it is */
+    save(state, "mixed/_metadata", b.p, b.n);
+    save(state, "mixed/c.txt", "last", 4);
+    path[0]   = in(state, "mixed");
+    path[1]   = in(state, "mixed/b");
     char *got = documents_of(path, 2, &n_null);
     assert_non_null(got);
     assert_string_equal(got, "first|one|a\nb|two|last|one|a\nb|two|");
     assert_int_equal(n_null, 2);
     free(got);
-    assert_int_equal(documents_is_more(in("mixed/b")), 1);
-    save("mixed/d.parquet", "junk", 4); /* half a download is not passed over */
+    assert_int_equal(documents_is_more(in(state, "mixed/b")), 1);
+    save(state, "mixed/d.parquet", "junk", 4); /* half a download is not passed over */
     assert_null(documents_of(path, 1, &n_null));
     expect("mixed/d.parquet: no Parquet file: it does not begin with PAR1");
-    gzFile z = gzopen(in("twice.gz"), "wb");
+    gzFile z = gzopen(in(state, "twice.gz"), "wb");
     gzwrite(z, b.p, (unsigned)b.n);
     gzclose(z);
-    path[0] = in("twice.gz");
+    path[0] = in(state, "twice.gz");
     assert_null(documents_of(path, 1, &n_null));
     expect("twice.gz: a Parquet file inside a pipe or packed once more");
     free(b.p);
-    (void)state;
 }
 
 /* A value of more than DOCUMENT_PART bytes comes in parts and is one document. */
@@ -389,13 +358,13 @@ static void long_values_are_one_document(void **state)
 {
     size_t      n      = DOCUMENT_PART + 5000000;
     char       *text   = malloc(n);
-    const char *path[] = { in("long.parquet") };
+    const char *path[] = { in(state, "long.parquet") };
     int64_t     n_null;
     for (size_t i = 0; i < n; i++) text[i] = "etaoin \nshrdlu"[(i * 7919 + i / 97) % 14];
     Value v[] = { { "before", 6 }, { text, n }, { "after", 5 } };
     Form  f   = { .version = 1, .per_page = 3, .per_group = 3, .codec = 6 };
     Bytes b   = parquet_of(&f, v, 3);
-    save("long.parquet", b.p, b.n);
+    save(state, "long.parquet", b.p, b.n);
     char *got = documents_of(path, 1, &n_null);
     assert_non_null(got);
     assert_int_equal(strlen(got), n + 6 + 5 + 3);
@@ -405,16 +374,17 @@ static void long_values_are_one_document(void **state)
     free(got);
     free(text);
     free(b.p);
-    (void)state;
 }
+
+#define CASE(f) cmocka_unit_test_setup_teardown(f, folder_setup, folder_teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_form_is_read),      cmocka_unit_test(odd_files_are_read),
-        cmocka_unit_test(snappy_pieces_unpack),    cmocka_unit_test(what_is_not_read_is_named),
-        cmocka_unit_test(other_files_are_refused), cmocka_unit_test(damaged_files_end_with_one_line),
-        cmocka_unit_test(folders_may_mix),         cmocka_unit_test(long_values_are_one_document),
+        CASE(every_form_is_read),      CASE(odd_files_are_read),
+        CASE(snappy_pieces_unpack),    CASE(what_is_not_read_is_named),
+        CASE(other_files_are_refused), CASE(damaged_files_end_with_one_line),
+        CASE(folders_may_mix),         CASE(long_values_are_one_document),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

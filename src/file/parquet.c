@@ -21,7 +21,7 @@ int parquet_reserve(const Parquet *p, ParquetBytes *b, size_t n, size_t keep)
     if (n <= b->cap && b->p) return 0;
     size_t   cap  = MAX(n, MIN(b->cap * 2, (size_t)1 << 30));
     uint8_t *more = mem_alloc(MAX(cap, 64));
-    if (!more) return err_sys("%s: memory for a page of %zu bytes", p->path, n);
+    if (!more) return err_sys("%s: memory for %zu bytes of it", p->path, n);
     if (keep > 0) memcpy(more, b->p, keep);
     free(b->p);
     b->p   = more;
