@@ -65,7 +65,7 @@ brim data tokens cut.parquet --tokenizer tok --out x
 [ $rc -eq 2 ] && says 'cut.parquet: no whole Parquet file: it does not end with PAR1' && [ ! -e x ]
 verdict "half a file" $? "$(seen)"
 timeout 60 "$brim" data tokens - --tokenizer tok --out x <words/plays >said 2>&1; rc=$?
-[ $rc -eq 2 ] && says 'a Parquet file inside a pipe or packed once more'; verdict "a pipe" $? "$(seen)"
+[ $rc -eq 2 ] && says 'a Parquet file in a pipe, or packed once more'; verdict "a pipe" $? "$(seen)"
 
 cat >small.yaml <<R
 steps: 3

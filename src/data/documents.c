@@ -273,14 +273,12 @@ static int hold_more(Documents *d)
         d->held     = more;
         d->held_cap = cap;
     }
-    int64_t n = stream_read(d->stream, d->held + d->held_len, READ_BYTES);
+    int     is_first = d->cfg.format == DOCUMENTS_AUTO && d->held_len == 0 && d->line == 1 && !d->within;
+    int64_t n        = stream_read(d->stream, d->held + d->held_len, READ_BYTES);
     if (n < 0) return -1;
-    if (d->held_len == 0 && n >= 4 && d->cfg.format == DOCUMENTS_AUTO && memcmp(d->held, "PAR1", 4) == 0) {
-        return err_user(
-            "%s: a Parquet file inside a pipe or packed once more: it is read from its end, so name "
-            "the file itself",
-            d->input[d->at].path);
-    }
+    if (is_first && n >= 4 && memcmp(d->held, "PAR1", 4) == 0)
+        return err_user("%s: a Parquet file in a pipe, or packed once more: name the file itself",
+                        d->input[d->at].path);
     d->held_len += (size_t)n;
     d->ended = n == 0;
     return 0;
