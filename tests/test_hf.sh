@@ -254,8 +254,8 @@ refused "a tokenizer that is none" "command line: data.tokenizer: few.txt:" trai
     data.tokenizer=few.txt
 refused "a vocabulary that is too small for text" "model.vocab: 299 is too small: " train tiny.yaml run=no \
     model.vocab=299 data.tokenizer=tok
-printf 'PAR1\0\0' >a.parquet
-refused "a file that is not text" "a.parquet: not text: it has a zero byte" data tokens a.parquet \
+printf 'GIF8\0\0' >a.gif
+refused "a file that is not text" "a.gif: not text: it has a zero byte" data tokens a.gif \
     --tokenizer tok --out no
 [ ! -e no ] && refused "text that is not there" "body" data tokenizer train body.jsonl --vocab 300 --out no
 [ ! -e no ]; verdict "a refused tokenizer leaves no folder" $? "$(ls -A no 2>&1)"

@@ -15,7 +15,7 @@ static const DataVerb verbs[] = {
     { "tokenizer", "show", cmd_tokenizer_show, "TOKENIZER [--json]", "what a tokenizer is made of" },
     { "tokens", "", cmd_data_tokens,
       "TEXT... --tokenizer T --out DIR [--val 0.01] [--split TEXT] [--field NAME] [--threads N]",
-      "text, JSON lines, gzip, zstd, folders or standard input into checksummed token shards" },
+      "text, JSON lines, Parquet, gzip, zstd, folders or standard input into checksummed token shards" },
     { "inspect", "", cmd_data_inspect, "SHARDS... [--raw] [--json]", "what token shards hold" },
     { "verify", "", cmd_data_verify, "SHARDS... [--raw]",
       "read token shards whole: checksums and every id; or albums: the checksum of every record" },

@@ -308,7 +308,7 @@ int cmd_tokenizer_train(const CmdArgs *a)
         { "--special", &c.special, NULL, "special tokens, separated by commas (<|endoftext|>)" },
         { "--min-count", &min_count, NULL, "pairs that are rarer are not merged" },
         { "--whole", NULL, &c.whole, "a file is one text (without it a line is)" },
-        { "--field", &field, NULL, "of JSON lines that is the text, default text" },
+        { "--field", &field, NULL, "of JSON lines, or column of Parquet, that is the text; default text" },
         { "--threads", &threads, NULL, "that count words; all CPUs" }
     };
     int64_t    n_thread = hostmem_cpus();

@@ -89,6 +89,7 @@ static void print_result(const TokenizeConfig *c, const TokenizeResult *r, doubl
     print_part(c->out, "train", &r->part[0]);
     print_part(c->out, "val", &r->part[1]);
     if (r->n_bad > 0) printf("%lld line%s left out\n", (long long)r->n_bad, str_plural(r->n_bad));
+    if (r->n_null > 0) printf("%lld null%s left out\n", (long long)r->n_null, str_plural(r->n_null));
     printf("%d file%s in %.1f s, %.1f MB/s\n", r->n_file, str_plural(r->n_file), time_s,
            bytes / time_s / 1e6);
     if (c->val > 0 && r->part[1].n_doc == 0) {
@@ -128,8 +129,9 @@ int cmd_data_tokens(const CmdArgs *a)
         { "--val", &f.val, NULL, "share of the documents for validation, default 0.01; 0: none" },
         { "--split", &f.split, NULL,
           "text between two documents of plain text, such as '\\n\\n'; default: the end token's own name" },
-        { "--format", &f.format, NULL, "text, jsonl, or auto: JSON lines by the name *.jsonl" },
-        { "--field", &f.field, NULL, "of JSON lines that is the text, default text" },
+        { "--format", &f.format, NULL,
+          "text, jsonl, or auto: Parquet by its first bytes, JSON lines by the name *.jsonl" },
+        { "--field", &f.field, NULL, "of JSON lines, or column of Parquet, that is the text; default text" },
         { "--skip-bad", NULL, &f.skip_bad, "leave lines out that are no such JSON, and count them" },
         { "--document-token", &f.token, NULL, "that ends each document: a name, a number, or none" },
         { "--shard", &f.shard, NULL, "tokens of a shard, default 100000000" },

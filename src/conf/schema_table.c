@@ -670,8 +670,8 @@ const SchemaRow schema_table[] = {
       .tasks = "lm,image,mae,latent", .fixed = FIXED_DATA,
       .help = "file (text), or shard or folder of shards (tokens): all its *.bin in the order of their "
               "names, as one sequence, so windows cross files; or the folder of brim data tokens, with both "
-              "parts; with data.tokenizer also folders of text, JSON lines, gzip, zstd; of task image class "
-              "folders, idx, tar or albums. From the current folder, else the recipe's" },
+              "parts; with data.tokenizer also folders of text, JSON lines, Parquet, gzip, zstd; of task "
+              "image class folders, idx, tar or albums. From the current folder, else the recipe's" },
     { ROW("data.tokenizer", KEY_TEXT, data.tokenizer, ""), .path = PATH_WHOLE,
       .aka = "tokenizer,tokenizer_path,tokenizer_name,tokenizer_file",
       .tasks = "lm", .fixed = FIXED_DATA, .by_data = 1,
@@ -680,7 +680,8 @@ const SchemaRow schema_table[] = {
     { ROW("data.field", KEY_TEXT, data.field, "text"),
       .aka = "text_field,text_column,content_field",
       .tasks = "lm", .fixed = FIXED_DATA,
-      .help = "with data.tokenizer: the field of JSON lines (*.jsonl) that is the text" },
+      .help = "with data.tokenizer: the field of JSON lines (*.jsonl), or the column of Parquet, that is "
+              "the text" },
     { ROW("data.split", KEY_TEXT, data.split, ""),
       .aka = "separator,delimiter",
       .tasks = "lm", .fixed = FIXED_DATA,

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "data/inputs.h"
+#include "file/parquet.h"
 #include "file/stream.h"
 
 #include <jansson.h>
@@ -29,6 +30,11 @@ struct Documents {
     size_t  searched; /* no separator ends before this */
     int     ended;    /* the stream has no more */
     int     within;   /* a part of the document was handed out */
+
+    Parquet    *parquet; /* instead of the stream */
+    const char *value;   /* of the column, what of it is in no batch yet */
+    size_t      value_n;
+    int64_t     n_null; /* of inputs before `at` */
 };
 
 /* ---- opening and closing ------------------------------------------------------------------------------- */
@@ -51,6 +57,7 @@ void documents_close(Documents *d)
 {
     if (!d) return;
     stream_close(d->stream);
+    parquet_close(d->parquet);
     free(d->held);
     inputs_deinit(&d->in);
     free(d);
@@ -60,7 +67,16 @@ int documents_files(const Documents *d) { return d->in.n; }
 
 int64_t documents_bytes(const Documents *d) { return d->in.unknown ? 0 : d->in.size_bytes; }
 
-int64_t documents_taken(const Documents *d) { return d->taken + (d->stream ? stream_taken(d->stream) : 0); }
+int64_t documents_taken(const Documents *d)
+{
+    if (d->parquet) return d->taken + parquet_taken(d->parquet);
+    return d->taken + (d->stream ? stream_taken(d->stream) : 0);
+}
+
+int64_t documents_nulls(const Documents *d)
+{
+    return d->n_null + (d->parquet ? parquet_nulls(d->parquet) : 0);
+}
 
 uint64_t documents_fingerprint(const Documents *d) { return d->in.fingerprint; }
 
@@ -77,9 +93,8 @@ static int is_json(const Documents *d, const char *path)
     return d->cfg.format == DOCUMENTS_AUTO ? is_json_name(path) : d->cfg.format == DOCUMENTS_JSON;
 }
 
-static int add_document(Documents *d, DocumentBatch *b, size_t len, int last)
+static int add_document(Documents *d, DocumentBatch *b, const char *from, size_t len, int last)
 {
-    const char *from = d->held + d->held_at;
     if (b->len + len > b->cap) {
         size_t cap  = MAX(b->cap * 2, b->len + len);
         char  *more = realloc(b->text, cap);
@@ -121,8 +136,12 @@ static int hold_more(Documents *d)
         d->held     = more;
         d->held_cap = cap;
     }
-    int64_t n = stream_read(d->stream, d->held + d->held_len, READ_BYTES);
+    int     is_first = d->cfg.format == DOCUMENTS_AUTO && d->held_len == 0 && d->line == 1 && !d->within;
+    int64_t n        = stream_read(d->stream, d->held + d->held_len, READ_BYTES);
     if (n < 0) return -1;
+    if (is_first && n >= 4 && memcmp(d->held, "PAR1", 4) == 0)
+        return err_user("%s: a Parquet file in a pipe, or packed once more: name the file itself",
+                        d->in.item[d->at].path);
     d->held_len += (size_t)n;
     d->ended = n == 0;
     return 0;
@@ -158,7 +177,7 @@ static int cut_part(Documents *d, DocumentBatch *b)
                         DOCUMENT_LINE >> 20);
     }
     size_t len = part_bytes(d->held + d->held_at);
-    TRY(add_document(d, b, len, 0));
+    TRY(add_document(d, b, d->held + d->held_at, len, 0));
     d->held_at += len;
     return 0;
 }
@@ -181,7 +200,7 @@ static int take_document(Documents *d, DocumentBatch *b)
             TRY(hold_more(d));
             continue;
         }
-        if (n > 0 || d->within) TRY(add_document(d, b, n, 1));
+        if (n > 0 || d->within) TRY(add_document(d, b, d->held + d->held_at, n, 1));
         d->held_at += n + (end ? len : 0);
         d->searched = d->held_at;
         d->line++;
@@ -189,22 +208,43 @@ static int take_document(Documents *d, DocumentBatch *b)
     }
 }
 
+/* The same of a Parquet file: the next value, or the next part of a long one. */
+static int take_value(Documents *d, DocumentBatch *b)
+{
+    if (!d->within) {
+        int rc = parquet_next(d->parquet, &d->value, &d->value_n);
+        if (rc <= 0) return rc;
+    }
+    int    last = d->value_n <= DOCUMENT_PART;
+    size_t len  = last ? d->value_n : part_bytes(d->value);
+    if (len > 0) TRY(add_document(d, b, d->value, len, last));
+    d->value += len;
+    d->value_n -= len;
+    return 1;
+}
+
 static int open_next(Documents *d)
 {
     const char *path = d->in.item[d->at].path;
+    d->ended = d->within = d->json = 0;
+    if (inputs_is_parquet(&d->cfg, path))
+        return parquet_open(&d->parquet, path, d->cfg.field,
+                            d->cfg.field_key ? d->cfg.field_key : "--field ");
     TRY(stream_open(&d->stream, path));
     d->json    = is_json(d, path);
     d->line    = 1;
     d->held_at = d->held_len = d->searched = 0;
-    d->ended = d->within = 0;
     return 0;
 }
 
 static void close_input(Documents *d)
 {
-    d->taken += stream_taken(d->stream);
+    d->taken += d->parquet ? d->in.item[d->at].size_bytes : stream_taken(d->stream);
+    d->n_null = documents_nulls(d);
+    parquet_close(d->parquet);
     stream_close(d->stream);
-    d->stream = NULL;
+    d->parquet = NULL;
+    d->stream  = NULL;
     d->at++;
 }
 
@@ -213,8 +253,8 @@ int documents_next(Documents *d, DocumentBatch *b)
     b->len = 0;
     b->n   = 0;
     while (d->at < d->in.n && b->len < DOCUMENT_BATCH) {
-        if (!d->stream) TRY(open_next(d));
-        int rc = take_document(d, b);
+        if (!d->stream && !d->parquet) TRY(open_next(d));
+        int rc = d->parquet ? take_value(d, b) : take_document(d, b);
         if (rc < 0) return -1;
         if (rc == 0) close_input(d);
     }
@@ -311,7 +351,7 @@ void documents_text_free(DocumentText *t) { json_decref(t->own); }
 int documents_is_more(const char *path)
 {
     if (file_kind(path) != FILE_REGULAR || is_json_name(path)) return file_kind(path) != FILE_NONE;
-    return inputs_is_packed(path);
+    return parquet_is(path) || inputs_is_packed(path);
 }
 
 static int spool_batch(const DocumentsConfig *cfg, const DocumentBatch *b, FILE *out)

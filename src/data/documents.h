@@ -5,7 +5,8 @@
  *    their first 4 KiB are left out. An input that is itself a file with such a byte is refused, unless the
  *    format is named.
  * 2. In plain text a document ends at the end of a file and at each separator, which belongs to no document.
- *    In JSON lines each line is an object, and one field of it is a document.
+ *    In JSON lines each line is an object, and one field of it is a document. In a Parquet file each value
+ *    of a column is a document; the first bytes tell such a file. Nulls are left out and counted.
  * 3. Empty documents are left out. Any bytes are text. A document of more than DOCUMENT_PART bytes comes in
  *    parts, cut behind a line where there is one, and never within a character of UTF-8.
  * 4. Batches come in order, from one thread at a time. What a batch holds does not change by who reads it. */
@@ -27,8 +28,8 @@ typedef enum { DOCUMENTS_AUTO, DOCUMENTS_TEXT, DOCUMENTS_JSON } DocumentsFormat;
 typedef struct {
     const char *const *path;
     int                n_path;
-    DocumentsFormat    format;     /* auto: JSON lines where a name has .jsonl or .ndjson in it */
-    const char        *field;      /* of JSON lines */
+    DocumentsFormat    format;     /* auto: Parquet, or JSON lines by .jsonl or .ndjson in the name */
+    const char        *field;      /* of JSON lines; the column of Parquet */
     const char        *field_key;  /* what names it, for messages: "data.field="; NULL: "--field " */
     const char        *separator;  /* of plain text; NULL: none */
     int                keep_going; /* 1: lines that are no such object are counted and left out */
@@ -76,7 +77,7 @@ typedef struct {
 int  documents_text(const DocumentsConfig *cfg, const DocumentBatch *b, int64_t i, DocumentText *out);
 void documents_text_free(DocumentText *t);
 
-/* 1: a path is not just a file of plain text: a folder, standard input, packed, or JSON lines. */
+/* 1: a path is not just a file of plain text: a folder, standard input, packed, Parquet, or JSON lines. */
 int documents_is_more(const char *path);
 /* Writes the text of every document, each with a line break behind it. Negative after
  * err_user()/err_set(). */
@@ -85,6 +86,7 @@ int documents_spool(const DocumentsConfig *cfg, FILE *out, DocumentsNote note, v
 int     documents_files(const Documents *d);
 int64_t documents_bytes(const Documents *d); /* of all files, packed; 0: not known (a pipe) */
 int64_t documents_taken(const Documents *d); /* of these, read so far */
+int64_t documents_nulls(const Documents *d); /* values of Parquet that were null, so far */
 /* A hash of the list: names, inodes, sizes and times of change, not folders. Two equal ones have the same
  * text. */
 uint64_t documents_fingerprint(const Documents *d);

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "file/parquet.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -80,6 +81,11 @@ static int looks_binary(const char *path)
     return n > 0 && !is_packed(p, n) && memchr(p, 0, (size_t)n);
 }
 
+int inputs_is_parquet(const DocumentsConfig *cfg, const char *path)
+{
+    return cfg->format == DOCUMENTS_AUTO && parquet_is(path);
+}
+
 /* A folder that is being read, and those it lies in. */
 typedef struct Folder Folder;
 struct Folder {
@@ -111,6 +117,9 @@ static int add_entry(Walk *w, const Folder *f, const char *path, const struct st
         why = "a link to a folder that it lies in";
     } else if (!S_ISREG(st->st_mode)) {
         return 0;
+    } else if (inputs_is_parquet(w->cfg, path)) {
+        if (file_name_of(path)[0] != '_') return add_input(w, path, st);
+        why = "a name with _ in front says that it describes other Parquet files";
     } else if (looks_binary(path)) {
         snprintf(zero, sizeof zero, "not text, it has a zero byte in its first %d bytes", SNIFF_BYTES);
         why = zero;
@@ -141,7 +150,8 @@ static int add_path(Walk *w, const char *path)
     struct stat st;
     if (strcmp(path, "-") == 0) return add_input(w, path, NULL);
     if (stat(path, &st) != 0) return err_user("%s: no such file or folder", path);
-    if (S_ISREG(st.st_mode) && w->cfg->format == DOCUMENTS_AUTO && looks_binary(path))
+    if (S_ISREG(st.st_mode) && w->cfg->format == DOCUMENTS_AUTO && !inputs_is_parquet(w->cfg, path) &&
+        looks_binary(path))
         return err_user("%s: not text: it has a zero byte in its first %d bytes", path, SNIFF_BYTES);
     if (!S_ISDIR(st.st_mode)) return add_input(w, path, &st);
     int before = w->in->n;

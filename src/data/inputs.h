@@ -28,6 +28,8 @@ typedef struct {
 int  inputs_list(Inputs *in, const DocumentsConfig *cfg);
 void inputs_deinit(Inputs *in);
 
+/* 1: a Parquet file. A format that is named is what a file is. */
+int inputs_is_parquet(const DocumentsConfig *cfg, const char *path);
 /* 1: the file begins as gzip or zstd files do. */
 int inputs_is_packed(const char *path);
 

@@ -71,6 +71,8 @@ static int make_set(const Tokenizer *t, const TokenizeConfig *c)
              c->text.path[0], str_bytes(size, sizeof size, bytes),
              str_count(tokens, sizeof tokens, (double)(r.part[0].n_token + r.part[1].n_token)),
              (long long)n_doc, str_plural(n_doc), bytes / MAX(time_s, 1e-3) / 1e6);
+    if (r.n_null > 0)
+        log_info("%s: %lld null%s left out", c->text.path[0], (long long)r.n_null, str_plural(r.n_null));
     return 0;
 }
 

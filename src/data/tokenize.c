@@ -389,6 +389,7 @@ static int run(Work *w)
     if (!w->slot) return err_sys("memory for encoding");
     TRY(thread_ring_init(&w->ring, w->n_slot));
     TRY(run_threads(w, n_thread));
+    w->result->n_null = documents_nulls(w->docs);
     if (w->result->part[0].n_token == 0) {
         if (w->result->part[1].n_token == 0) return err_user("%s: there is no text", w->cfg->text.path[0]);
         TRY(train_on_all(w));

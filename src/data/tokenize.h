@@ -40,6 +40,7 @@ typedef struct {
 typedef struct {
     TokenizePart part[2]; /* training, validation */
     int64_t      n_bad;   /* lines left out (keep_going) */
+    int64_t      n_null;  /* values of Parquet that were null, and left out */
     int          n_file;
 } TokenizeResult;
 

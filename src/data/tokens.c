@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "data/tokens_place.h"
+#include "file/parquet.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -31,12 +32,14 @@ enum { SITE_TRAIN = 0x7f000001, SITE_VAL = 0x7f000002 };
 
 static int64_t file_end(const TokenFile *f) { return f->first + f->h.n_token; }
 
-/* Refuses a shard that is given as text: its bytes would train without an error, but to no use. A file that
- * cannot be read is reported later, when it is read. */
-static int refuse_shard(const Tokens *s, const TokenFile *f)
+/* Refuses shards and Parquet files that are given as text: their bytes would train without an error, but to
+ * no use. A file that cannot be read is reported later, when it is read. */
+static int refuse_packed(const Tokens *s, const TokenFile *f)
 {
     unsigned char first[8];
     ssize_t       n = pread(f->fd, first, sizeof first, 0);
+    if (parquet_is(f->path))
+        return err_user("%s: is a Parquet file, whose text needs data.tokenizer", s->name);
     if (n < 0 || !shard_is_magic(first, (size_t)n)) return 0;
     return err_user("%s: is a token shard, not text: data.kind=tokens reads it", s->name);
 }
@@ -56,7 +59,7 @@ static int open_text(Tokens *s, const char *path)
     if (fstat(f->fd, &st) != 0) return err_sys("%s: stat", s->name);
     if (!S_ISREG(st.st_mode)) return err_user("%s: not a regular file", s->name);
     f->h.n_token = st.st_size;
-    return refuse_shard(s, f);
+    return refuse_packed(s, f);
 }
 
 static int open_shard(Tokens *s, TokenFile *f, const char *path)

@@ -5,7 +5,8 @@
  * user's and name the file. Documents must lie inside their batch, and plain text must lose nothing but its
  * separators.
  *
- * sources: src/file/stream.c src/data/documents.c src/data/inputs.c src/base/[a-z]*.c */
+ * sources: src/file/stream.c src/file/parquet.c src/file/parquet_page.c src/file/parquet_values.c
+ * src/file/snappy.c src/file/thrift.c src/data/documents.c src/data/inputs.c src/base/[a-z]*.c */
 #define _GNU_SOURCE /* memfd_create, memmem */
 #include "base/err.h"
 #include "data/documents.h"
