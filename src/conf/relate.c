@@ -9,6 +9,7 @@
 #include "conf/hfconf.h"
 #include "conf/paths.h"
 #include "conf/relate_image.h"
+#include "conf/relate_impl.h"
 
 #include <limits.h>
 #include <math.h>
@@ -16,36 +17,27 @@
 #include <string.h>
 #include <unistd.h>
 
-static int row_of(const Recipe *r, const char *key)
+int relate_row(const Recipe *r, const char *key)
 {
     int row = schema_find(r, key);
     CHECK(row >= 0, "no key %s", key);
     return row;
 }
 
-/* Of two keys that do not go together, the one to blame: what the command line changed, else what the file
- * says. */
-static const char *culprit(const Recipe *r, const char *key, const char *other)
+const char *relate_culprit(const Recipe *r, const char *key, const char *other)
 {
-    int a = r->origin[row_of(r, key)], b = r->origin[row_of(r, other)];
+    int a = r->origin[relate_row(r, key)], b = r->origin[relate_row(r, other)];
     if (a == ORIGIN_COMMAND_LINE) return key;
     if (b == ORIGIN_COMMAND_LINE) return other;
     return a != ORIGIN_DEFAULT || b == ORIGIN_DEFAULT ? key : other;
 }
 
-#define LL(x) ((long long)(x))
-
-/* Requires cond of a pair of keys. */
-#define RELATE(cond, key, other, ...)                                                                        \
-    do {                                                                                                     \
-        if (!(cond)) return recipe_blame(r, culprit(r, key, other), __VA_ARGS__);                            \
-    } while (0)
-
-/* Requires cond of one key. */
-#define DEMAND(cond, key, ...)                                                                               \
-    do {                                                                                                     \
-        if (!(cond)) return recipe_blame(r, key, __VA_ARGS__);                                               \
-    } while (0)
+const char *relate_nearest(char *buf, size_t n, int64_t below, int64_t above)
+{
+    snprintf(buf, n, "%lld", LL(below > 0 ? below : above));
+    if (below > 0 && above > below) str_append(buf, n, " or %lld", LL(above));
+    return buf;
+}
 
 /* A number above 0 for each pair of a head's channels. */
 static int check_pairs(const Recipe *r, const char *key, const char *list)
@@ -108,9 +100,9 @@ static int resolve_model(Recipe *r)
     if (m->ffn == 0) m->ffn = m->act == FFN_SWIGLU ? round_up((8 * m->width + 2) / 3, 128) : 4 * m->width;
     for (int i = 0; i < ARRAY_LEN(derived); i++) {
         char why[160];
-        int  row = row_of(r, derived[i]);
+        int  row = relate_row(r, derived[i]);
         if (schema_check(schema_row(r, row), r, why, sizeof why) < 0) {
-            return recipe_blame(r, culprit(r, derived[i], "model.width"), "%s of %s", derived[i], why);
+            return recipe_blame(r, relate_culprit(r, derived[i], "model.width"), "%s of %s", derived[i], why);
         }
     }
     RELATE(m->heads % m->kv_heads == 0, "model.kv_heads", "model.heads",
@@ -138,14 +130,6 @@ static int resolve_model(Recipe *r)
     return 0;
 }
 
-/* "256" or "256 or 512": the neighbours of a wrong value that would do, 0: none. */
-static const char *name_nearest(char *buf, size_t n, int64_t below, int64_t above)
-{
-    snprintf(buf, n, "%lld", LL(below > 0 ? below : above));
-    if (below > 0 && above > below) str_append(buf, n, " or %lld", LL(above));
-    return buf;
-}
-
 /* The step in samples, which everything behind the recipe counts in. */
 static int derive_step(Recipe *r)
 {
@@ -153,7 +137,7 @@ static int derive_step(Recipe *r)
     int64_t context = r->model.context, sequences = r->step_tokens / context;
     RELATE(r->step_tokens % context == 0, "step_tokens", "model.context",
            "step_tokens (%lld) must be a multiple of model.context (%lld): %s would do", LL(r->step_tokens),
-           LL(context), name_nearest(near, sizeof near, sequences * context, (sequences + 1) * context));
+           LL(context), relate_nearest(near, sizeof near, sequences * context, (sequences + 1) * context));
     r->step_samples = sequences;
     r->step_key     = "step_tokens";
     return 0;
@@ -169,11 +153,11 @@ static int check_micro_batch(const Recipe *r)
     int64_t below = MIN(micro, samples), above = micro;
     while (samples % below != 0) below--;
     while (above <= FAR && samples % above != 0) above++;
-    return recipe_blame(r, culprit(r, "micro_batch", r->step_key),
+    return recipe_blame(r, relate_culprit(r, "micro_batch", r->step_key),
                         "micro_batch (%lld) must divide the step's %lld %s: %s would do", LL(micro),
                         LL(samples),
                         derived ? "sequences (step_tokens / model.context)" : "samples (step_samples)",
-                        name_nearest(near, sizeof near, below, above <= FAR ? above : 0));
+                        relate_nearest(near, sizeof near, below, above <= FAR ? above : 0));
 }
 
 /* If steps comes from the command line and the warm-up from the file, the user tries out a recipe: the
@@ -182,8 +166,8 @@ static void cut_warmup(Recipe *r)
 {
     int64_t was = r->optim.warmup;
     if (was < MAX(r->steps, 2) /* a warm-up of one step is none */ ||
-        r->origin[row_of(r, "steps")] != ORIGIN_COMMAND_LINE ||
-        r->origin[row_of(r, "optim.warmup")] == ORIGIN_COMMAND_LINE)
+        r->origin[relate_row(r, "steps")] != ORIGIN_COMMAND_LINE ||
+        r->origin[relate_row(r, "optim.warmup")] == ORIGIN_COMMAND_LINE)
         return;
     r->optim.warmup = r->steps / 10;
 }
@@ -260,7 +244,7 @@ static int check_require(const Recipe *r)
             RELATE(strcmp(value, "true") == 0, "require", key, "require lists %s, but %s is false", item,
                    key);
         } else {
-            schema_get(schema_row(r, row_of(r, "precision")), r, value, sizeof value);
+            schema_get(schema_row(r, relate_row(r, "precision")), r, value, sizeof value);
             RELATE(r->precision == PRECISION_AUTO || strcmp(value, item) == 0, "require", "precision",
                    "require lists %s, but precision is %s", item, value);
         }
@@ -375,7 +359,7 @@ static int leave_noise(Recipe *r, const char *folder)
            "has no effect while data.kind is random (data.kind=text or data.kind=tokens reads it)");
     TRY(find_files(r, folder));
     d->kind = file_kind(path) == FILE_NONE || holds_shards(path) ? DATA_TOKENS : DATA_TEXT;
-    r->origin[row_of(r, "data.kind")] = ORIGIN_COMMAND_LINE;
+    r->origin[relate_row(r, "data.kind")] = ORIGIN_COMMAND_LINE;
     return 0;
 }
 
@@ -592,174 +576,9 @@ static int resolve_mae(Recipe *r, const char *folder, int need_data)
     return find_images(r, folder, need_data);
 }
 
-/* What keys of other sections are when a recipe of this task does not say. CleanRL's values. */
-static void prefer_ppo(Recipe *r)
-{
-    RecipeOptim *o = &r->optim;
-#define PREFER(key, field, value)                                                                            \
-    if (r->origin[row_of(r, key)] == ORIGIN_DEFAULT) field = value
-    PREFER("optim.lr", o->lr, 2.5e-4);
-    PREFER("optim.eps", o->eps, 1e-5);
-    PREFER("optim.beta2", o->beta2, 0.999);
-    PREFER("optim.weight_decay", o->weight_decay, 0);
-    PREFER("optim.clip", o->clip, 0.5);
-    PREFER("optim.schedule", o->schedule, SCHEDULE_LINEAR);
-    PREFER("eval.samples", r->eval.samples, 100);
-    PREFER("eval.every", r->eval.every, 0);
-    PREFER("ppo.truncation", r->ppo.truncation, r->ppo.parity != PARITY_CLEANRL);
-#undef PREFER
-}
-
-enum { MOST_MINIBATCH = 65536, SMALL_MINIBATCH = 4096 };
-
-/* The largest part of n samples that is a multiple of c and has at most 65,536; 0: all are small. */
-static int64_t divide_rollout(int64_t n, int64_t c)
-{
-    int64_t small = MIN(SMALL_MINIBATCH, n), part = MIN(MOST_MINIBATCH, n) / c * c;
-    while (part >= small && n % part != 0) part -= c;
-    return part >= small ? part : 0;
-}
-
-/* A rollout of 65,537 steps, or of so many environments, has no parts but single samples, and an update of
- * each would take for ever. If no shorter rollout has parts, fewer environments have. */
-static int refuse_rollout(const Recipe *r, int64_t n)
-{
-    int64_t     c = r->policy.context, rollout = r->ppo.rollout, envs = r->ppo.envs;
-    int64_t     agents = MAX(r->ppo.seen.n_agent, 1);
-    const char *key    = "ppo.rollout";
-    while (rollout > 0 && divide_rollout(envs * rollout * agents, c) == 0) rollout -= c;
-    if (rollout == 0) {
-        key = "ppo.envs";
-        while (divide_rollout(envs * r->ppo.rollout * agents, c) == 0) envs--;
-    }
-    return recipe_blame(r, key,
-                        "ppo.envs x ppo.rollout (%lld) has no equal parts of %d to %d samples: %s %lld "
-                        "would do",
-                        LL(n), SMALL_MINIBATCH, MOST_MINIBATCH, key, LL(rollout > 0 ? rollout : envs));
-}
-
-static int choose_minibatch(Recipe *r, int64_t n)
-{
-    int64_t c        = r->policy.context;
-    r->ppo.minibatch = n;
-    if (r->ppo.rollout % c != 0) return 0; /* refused for that */
-    r->ppo.minibatch = divide_rollout(n, c);
-    return r->ppo.minibatch > 0 ? 0 : refuse_rollout(r, n);
-}
-
-/* The steps of the run, of n samples each. If the command line has `steps`, total_steps of the file
- * does not count. */
-static int count_rollouts(Recipe *r, int64_t n)
-{
-    int64_t *total = &r->ppo.total_steps;
-    if (*total == 0) return 0;
-    if (recipe_is_typed(r, "steps")) {
-        DEMAND(!recipe_is_typed(r, "total_steps"), "steps",
-               "not together with total_steps: steps=%lld are total_steps=%lld", LL(r->steps),
-               LL(r->steps * n));
-        *total = 0;
-        return 0;
-    }
-    RELATE(*total >= n, "total_steps", "ppo.envs",
-           "total_steps (%lld) is less than one rollout of ppo.envs x ppo.rollout%s (%lld)", LL(*total),
-           r->ppo.seen.n_agent > 1 ? " x agents" : "", LL(n));
-    r->steps = *total / n;
-    return 0;
-}
-
-/* Keys on the command line that would do nothing. A file may have them: the same file serves several kinds of
- * policy. */
-static int check_policy(const Recipe *r)
-{
-    static const struct {
-        const char *key, *why;
-        PolicyKind  kind;
-    } none[] = { { "policy.heads", "does nothing: an mlp has no heads", POLICY_MLP },
-                 { "policy.ffn", "does nothing: an mlp has no feed-forward layers", POLICY_MLP },
-                 { "policy.act", "does nothing: a trunk has gelu", POLICY_TRUNK },
-                 { "policy.shared", "does nothing: actor and critic of a trunk share it", POLICY_TRUNK },
-                 { "policy.critic_width", "does nothing: a trunk has one width", POLICY_TRUNK } };
-    for (int i = 0; i < ARRAY_LEN(none); i++)
-        DEMAND(r->policy.kind != none[i].kind || !recipe_is_typed(r, none[i].key), none[i].key, "%s",
-               none[i].why);
-    DEMAND(!r->policy.shared || !recipe_is_typed(r, "policy.critic_width"), "policy.critic_width",
-           "does nothing with policy.shared: actor and critic have the same layers");
-    DEMAND(r->ppo.answer != ANSWER_DEVICE || !recipe_is_typed(r, "ppo.answer_bf16"), "ppo.answer_bf16",
-           "does nothing: needs ppo.answer host or auto");
-    DEMAND(r->ppo.obs_norm || !recipe_is_typed(r, "ppo.obs_clip"), "ppo.obs_clip",
-           "does nothing: needs ppo.obs_norm");
-    DEMAND(r->ppo.reward_norm || !recipe_is_typed(r, "ppo.reward_clip"), "ppo.reward_clip",
-           "does nothing: needs ppo.reward_norm");
-    DEMAND(r->ppo.isolate != ISOLATE_NONE || str_starts_with(r->ppo.env, "gym:") ||
-               !recipe_is_typed(r, "ppo.workers"),
-           "ppo.workers", "does nothing: needs isolate process, or an environment of Gymnasium");
-    RELATE(r->ppo.place != ENVS_DEVICE || r->ppo.answer == ANSWER_DEVICE, "ppo.place", "ppo.answer",
-           "environments on the device are answered there: with ppo.answer %s the CPU answers on the host",
-           r->ppo.answer == ANSWER_HOST ? "host" : "auto");
-    RELATE(r->ppo.parity != PARITY_CLEANRL || !r->ppo.truncation, "ppo.truncation", "parity",
-           "parity cleanrl counts a truncated episode as terminated, ppo.truncation true does not");
-    return 0;
-}
-
-/* Samples of a rollout, and what follows from their number. A sample is a step of one agent. */
-static int count_samples(Recipe *r, int64_t agents)
-{
-    RecipePpo *p = &r->ppo;
-    int64_t    n = p->envs * p->rollout, c = r->policy.context;
-    RELATE(n <= (1 << 30) / agents, "ppo.rollout", "ppo.envs", "a rollout of %lld steps is too long",
-           LL(n * agents));
-    n *= agents;
-    p->is_whole |= p->minibatch == 0;
-    if (p->is_whole) TRY(choose_minibatch(r, n));
-    RELATE(r->micro_batch == 0 || p->minibatch / c % r->micro_batch == 0, "micro_batch", "ppo.minibatch",
-           "micro_batch (%lld) must divide ppo.minibatch (%lld)", LL(r->micro_batch), LL(p->minibatch));
-    TRY(count_rollouts(r, n));
-    r->step_samples = n / c; /* a sample is what the net sees at once */
-    r->step_key     = "ppo.envs";
-    return 0;
-}
-
-int recipe_count_agents(Recipe *r)
-{
-    const RecipePpo *p      = &r->ppo;
-    int64_t          agents = p->seen.n_agent, n = p->envs * p->rollout * agents;
-    char             near[48], of_agents[32]     = "";
-    if (agents > 1) {
-        TRY(count_samples(r, agents));
-        snprintf(of_agents, sizeof of_agents, " x %lld agents", LL(agents));
-    }
-    int64_t below = MIN(p->minibatch, n), above = p->minibatch;
-    while (n % below != 0) below--;
-    while (above < n && n % above != 0) above++;
-    RELATE(n % p->minibatch == 0, "ppo.minibatch", "ppo.rollout",
-           "ppo.minibatch (%lld) must divide ppo.envs x ppo.rollout%s (%lld): %s would do", LL(p->minibatch),
-           of_agents, LL(n), name_nearest(near, sizeof near, below, above <= n ? above : 0));
-    RELATE(agents == 1 || p->parity != PARITY_CLEANRL, "parity", "env",
-           "CleanRL's ppo.py has one agent in an environment, %s has %lld", p->env, LL(agents));
-    return 0;
-}
-
 static int resolve_ppo(Recipe *r, const char *folder, int need_data)
 {
-    const RecipePpo *p = &r->ppo;
-    int64_t          c = r->policy.context;
-    prefer_ppo(r);
-    DEMAND(p->env[0], "env", "is missing: name the environment (brim env list)");
-    RELATE(p->groups == 0 || p->envs % p->groups == 0, "ppo.groups", "ppo.envs",
-           "ppo.groups (%lld) must divide ppo.envs (%lld)", LL(p->groups), LL(p->envs));
-    RELATE(r->policy.kind == POLICY_MLP || r->policy.width % r->policy.heads == 0, "policy.heads",
-           "policy.width", "policy.heads (%lld) must divide policy.width (%lld)", LL(r->policy.heads),
-           LL(r->policy.width));
-    RELATE(r->policy.kind == POLICY_TRUNK || c == 1, "policy.context", "policy.kind",
-           "an mlp has no memory: policy.context needs policy.kind trunk");
-    TRY(check_policy(r));
-    TRY(count_samples(r, 1)); /* until the environment is known */
-    RELATE(p->rollout % c == 0 && p->minibatch % c == 0, "policy.context", "ppo.rollout",
-           "policy.context (%lld) must divide ppo.rollout (%lld) and ppo.minibatch (%lld)", LL(c),
-           LL(p->rollout), LL(p->minibatch));
-    RELATE(r->policy.kind == POLICY_MLP || c == 1 || r->policy.width / r->policy.heads % 2 == 0,
-           "policy.heads", "policy.width", "a head needs an even size, not %lld",
-           LL(r->policy.width / r->policy.heads));
+    TRY(relate_ppo(r));
     return find_files(r, folder);
 }
 

@@ -1,15 +1,12 @@
 /* Relations between the keys of tasks image and mae: sizes, positions, mixing, hidden patches. */
 #include "conf/relate_image.h"
 
-#include "base/err.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "conf/schema.h"
+#include "conf/relate_impl.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define LL(x) ((long long)(x))
 
 int relate_floats(const char *list, int n, float *out)
 {
