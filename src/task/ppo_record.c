@@ -40,7 +40,7 @@ static Tensor *record_obs(Job *j, Prog *p, Tensor *obs, const PpoGroup *learn)
 static void put_add(Put *put, Tensor *y, Tensor *x)
 {
     int n = 0;
-    while (put->y[n]) n++;
+    while (n < PUT_PAIRS && put->y[n]) n++;
     CHECK(n < PUT_PAIRS, "more than %d rows to store", PUT_PAIRS);
     put->y[n] = y;
     put->x[n] = x;
