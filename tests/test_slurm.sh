@@ -15,7 +15,8 @@ refuses() { # name, pattern, arguments
 refuses "ranks that cannot share a step" 'step_tokens: 16 samples cannot be shared by 3 ranks' --gpus 3
 refuses "a time" '^command line: --time: .soon. is no time such as' --time soon
 refuses "a time of five parts" '^command line: --time: .1:2:3:4. is no time such as' --time 1:2:3:4
-refuses "a save before the start" '^command line: --before: 180 seconds .* (--before 60 would do)$' --time 3:00
+refuses "a save before the start" \
+    '^command line: --before: 180 seconds .* (--before 60 would do)$' --time 3:00
 refuses "a time of seconds" '^command line: --time: 0:30 leaves no time to train' --time 0:30
 refuses "a partition" '^command line: --partition: .a b. is no such name' --partition 'a b'
 refuses "a folder that is not there" '--out: no: no such folder' --out no/job.sh

@@ -80,8 +80,8 @@ static int refuse_share(const Recipe *r, int world)
     return recipe_blame(r, r->step_key,
                         "%lld sample%s cannot be shared by %d ranks in micro-batches of %lld "
                         "(%s=%lld would do, or %d rank%s)",
-                        (long long)n, str_plural(n), world, (long long)micro, r->step_key, (long long)step, fit,
-                        str_plural(fit));
+                        (long long)n, str_plural(n), world, (long long)micro, r->step_key, (long long)step,
+                        fit, str_plural(fit));
 }
 
 int setup_share(Recipe *share, const Recipe *r, int world)
