@@ -165,6 +165,10 @@ static void bad_relations(void **state)
     static const Bad bad[] = {
         { RANDOM "model: {rope_scaling: yarn}\n", NULL,
           "t.yaml:2: model.rope_scaling: model.rope_scaling needs model.pos rope" },
+        { RANDOM "model: {pos: rope, rope_factor: 4}\n", NULL,
+          "t.yaml:2: model.rope_factor: model.rope_factor (4) needs model.rope_scaling linear, llama3, yarn "
+          "or "
+          "longrope" },
         { RANDOM "model: {pos: rope, rope_scaling: yarn, rope_fast: 2}\n", "model.rope_slow=3",
           "command line: model.rope_slow: model.rope_fast (2) must not be below model.rope_slow (3)" },
         { RANDOM "model: {pos: rope, rope_scaling: yarn, rope_theta: 1}\n", NULL,

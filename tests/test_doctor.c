@@ -442,6 +442,10 @@ static void cpu_runs_have_their_own(void **state)
     m         = healthy_cpu();
     m.own_cpu = 4;
     expect_first("other programs", 0.4, 0.6, NULL, &m, "");
+    m.f.plan.world = 2; /* the rest is the other rank's */
+    Visit *v       = visit("ranks", &m, "");
+    assert_null(found(v, "other programs"));
+    leave(v);
     m                = healthy_cpu();
     m.f.host.allowed = 2;
     m.f.plan.threads = 2;

@@ -93,6 +93,8 @@ if command -v cc >/dev/null; then
     lie an-observation-of-size-0 's/{ CELLS }, 0, 1/{ 0 }, 0, 1/' '^.*: block position: dimension 0 is 0$'
     [ $rc -eq 2 ]; verdict "which is wrong input" $? "$(seen)"
     lie no-description 's/return &game_info/return 0/' ': info\(\) gives nothing$'
+    lie a-second-agent-that-it-forgets 's/\.max_steps   = 100,/.max_steps = 100, .n_agent = 2,/' \
+        '^not ok writes: it never writes its row of position for agent 2$'
     lie another-answer 's/return there ? ENV_TERMINATED : ENV_GOES_ON/return 77/' \
         'step gives something else than ENV_GOES_ON, ENV_TERMINATED or ENV_TRUNCATED'
     lie a-large-answer 's/return there ? ENV_TERMINATED : ENV_GOES_ON/return 1 << 20/' \

@@ -69,6 +69,9 @@ if command -v script >/dev/null; then
     grep -q $'preparing [0-9.]* [KM]iB of memory and weights\r\033\\[K' said &&
         ! grep -q preparing runs/tty/log.txt
     verdict "on a terminal a wait for memory is said, and gone afterwards" $? "$(head -n 3 said | cat -v)"
+    TERM=xterm script -qc "'$brim' bench tiny.yaml --seconds 1" said >/dev/null 2>&1 </dev/null
+    grep -q $'measuring: 0 steps done\r\033\\[K' said && grep -q $'copies can reach\r\033\\[K' said
+    verdict "on a terminal bench says what it measures" $? "$(head -n 3 said | cat -v)"
 fi
 
 "$brim" train tiny.yaml run=stopped steps=100000 eval.every=0 --fresh >said 2>&1 &

@@ -14,12 +14,16 @@ refuses() { # name, pattern, arguments
 }
 refuses "ranks that cannot share a step" 'step_tokens: 16 samples cannot be shared by 3 ranks' --gpus 3
 refuses "a time" '^command line: --time: .soon. is no time such as' --time soon
+refuses "a time of five parts" '^command line: --time: .1:2:3:4. is no time such as' --time 1:2:3:4
+refuses "a save before the start" \
+    '^command line: --before: 180 seconds .* (--before 60 would do)$' --time 3:00
+refuses "a time of seconds" '^command line: --time: 0:30 leaves no time to train' --time 0:30
 refuses "a partition" '^command line: --partition: .a b. is no such name' --partition 'a b'
 refuses "a folder that is not there" '--out: no: no such folder' --out no/job.sh
-brim slurm tiny.yaml "run=it's" --gpus 2 --nodes 4 --account me --out job.sh
+brim slurm tiny.yaml "run=it's" --gpus 2 --nodes 4 --cpus 6 --time 0-0:10 --account me --out job.sh
 [ $rc -eq 0 ] && bash -n job.sh && [ -x job.sh ] &&
     grep -qF "train 'tiny.yaml' 'run=it'\''s'" job.sh &&
-    grep -q '^#SBATCH --job-name=brim$' job.sh &&
+    grep -q '^#SBATCH --job-name=brim$' job.sh && grep -q '^srun .*--cpus-per-task=6 ' job.sh &&
     grep -q '^#SBATCH --gpus-per-node=2$' job.sh && grep -q '^#SBATCH --nodes=4$' job.sh
 verdict "a script" $? "exit code $rc: $(cat said job.sh)"
 

@@ -409,7 +409,7 @@ static void test_others(void **state)
     load(&r, NULL, NULL);
     refuse_train(&r, "data.train: ");
     unlink(path);
-    refuse_train(&r, "is not there: brim data teacher t.yaml makes it");
+    refuse_train(&r, "is not there: brim data teacher t.yaml makes it (with the same keys as here)");
     load(&r, "latent.kl_weight=0", NULL); /* nothing is compared */
     assert_int_equal(pairs_open_train(&src, &r), 0);
     source_close(src);

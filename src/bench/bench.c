@@ -45,14 +45,26 @@ static void show_step(int64_t done, double step_s, double *said_s)
              str_duration(t, sizeof t, step_s));
 }
 
+/* The status line of a terminal, once a second; now and then only, so that steps take what they take. */
+static void show_status(int64_t done, double *shown_s)
+{
+    char   line[64];
+    double now = clock_now_s();
+    if (now - *shown_s < 1) return;
+    *shown_s = now;
+    snprintf(line, sizeof line, "measuring: %lld step%s done", (long long)done, str_plural(done));
+    log_status(line);
+}
+
 /* Steps until warm-up, step count and time are all satisfied; times[] gets the steps after warm-up. Steps are
  * queued one ahead, so a step's time is the distance between two completions. */
 static int run_steps(Stepper *s, double *times, BenchResult *out, const BenchOptions *opt)
 {
     double  said_s = clock_now_s(), least_s = opt->least_s > 0 ? opt->least_s : BENCH_MIN_S;
-    double  last = 0, total = 0;
+    double  last = 0, total = 0, shown_s = 0;
     int     n = 0;
     StepOut result;
+    show_status(0, &shown_s);
     TRY(step_begin(s, 0, 1e-4));
     for (int64_t step = 0;; step++) {
         int more = step + 1 < BENCH_WARM + BENCH_MIN_STEPS || total < least_s;
@@ -67,6 +79,7 @@ static int run_steps(Stepper *s, double *times, BenchResult *out, const BenchOpt
             total += now - last;
         }
         show_step(step + 1, now - (step > 0 ? last : said_s), &said_s);
+        show_status(step + 1, &shown_s);
         last = now;
         if (step + 1 == BENCH_WARM) {
             out->drift_bytes = -(int64_t)used_bytes(s->job->dev);
@@ -117,6 +130,7 @@ static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, const BenchO
     if (rc == 0) rc = s->job->task->open_train(&src, r);
     if (rc == 0) rc = stepper_attach(&stepper, src, 0, NULL, 0);
     if (rc == 0) rc = run_steps(&stepper, times, out, opt);
+    log_status("");
     if (rc == 0) {
         loader_stats(stepper.feed.loader, &out->data);
         source_describe(src, out->data_words, sizeof out->data_words);
@@ -154,7 +168,10 @@ static int measure_limit(BenchResult *out, Setup *s, const Recipe *r, const Benc
     const Task *task   = s->job->task;
     LimitShapes shapes = limit_shapes(s->job);
     setup_close(s);
-    TRY(limit_measure(out->rate, r, &shapes));
+    log_status("measuring what products, attention and copies can reach");
+    int rc = limit_measure(out->rate, r, &shapes);
+    log_status("");
+    TRY(rc);
     TRY(setup_open(s, task, r, JOB_TRAIN));
     out->limit_share = limit_step_time(s->job, out->rate) / out->step_s;
     return opt->print_ops ? bench_ops_print(s, r, out, opt->report) : 0;

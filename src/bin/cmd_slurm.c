@@ -67,9 +67,10 @@ static void print_command(FILE *out, const char *exe, const char *command)
     fprintf(out, " %s ", command);
 }
 
-static void print_body(FILE *out, const Recipe *r, const CmdTarget *t, const char *exe)
+/* SLURM 22.05 and later do not hand --cpus-per-task on to srun: each rank would get one CPU. */
+static void print_body(FILE *out, const Recipe *r, const CmdTarget *t, const Flags *f, const char *exe)
 {
-    fprintf(out, "\nsrun --kill-on-bad-exit=1 ");
+    fprintf(out, "\nsrun --kill-on-bad-exit=1 --cpus-per-task=%lld ", (long long)f->n_cpu);
     print_command(out, exe, "train");
     print_word(out, t->target);
     for (int i = 0; i < t->n_override; i++) {
@@ -100,8 +101,45 @@ static int write_script(FILE *out, const Recipe *r, const CmdTarget *t, const Fl
                         "have: %s",
                         dir);
     print_head(out, r, f, dir);
-    print_body(out, r, t, exe);
+    print_body(out, r, t, f, exe);
     return ferror(out) ? err_sys("writing the script") : 0;
+}
+
+/* The seconds of a time as SLURM writes it: minutes[:seconds], hours:minutes:seconds or
+ * days-hours[:minutes[:seconds]]; -1: it is none. */
+static int64_t time_s(const char *text)
+{
+    static const int64_t unit[] = { 86400, 3600, 60, 1 };
+    int64_t              part[ARRAY_LEN(unit)], sum = 0;
+    int                  n = 0, has_days = 0;
+    for (const char *s = text;; s++) {
+        size_t n_digit = strspn(s, "0123456789");
+        if (n_digit == 0 || n_digit > 9 || n == (int)ARRAY_LEN(unit)) return -1;
+        part[n++] = strtoll(s, NULL, 10);
+        s += n_digit;
+        if (!*s) break;
+        if (*s == '-' ? n > 1 : *s != ':') return -1;
+        has_days |= *s == '-';
+    }
+    if (!has_days && n == (int)ARRAY_LEN(unit)) return -1;
+    int first = has_days ? 0 : n == 3 ? 1 : 2;
+    for (int i = 0; i < n; i++) sum += part[i] * unit[first + i];
+    return sum;
+}
+
+/* A start that is told to stop at once would save and be queued again for ever. SLURM may send its signal a
+ * minute early. A limit of 0 is none. */
+static int check_time(const Flags *f)
+{
+    int64_t limit_s = time_s(f->time), most_s = limit_s - 60;
+    if (limit_s < 0)
+        return err_user("command line: --time: '%s' is no time such as 90, 24:00:00 or 2-12", f->time);
+    if (limit_s == 0 || f->before_s < most_s) return 0;
+    if (most_s < 2)
+        return err_user("command line: --time: %s leaves no time to train (--time 10 would do)", f->time);
+    return err_user("command line: --before: %lld seconds before the end of --time %s leave no time to train "
+                    "(--before %lld would do)",
+                    (long long)f->before_s, f->time, (long long)most_s / 2);
 }
 
 static int read_numbers(Flags *f, const Recipe *r)
@@ -117,8 +155,7 @@ static int read_numbers(Flags *f, const Recipe *r)
     if (f->cpus) TRY(cmd_int("--cpus", f->cpus, 1, 4096, &f->n_cpu));
     if (f->before) TRY(cmd_int("--before", f->before, 1, 65535, &f->before_s));
     if (!f->time) f->time = "24:00:00";
-    if (strspn(f->time, "0123456789:-") != strlen(f->time) || !f->time[0])
-        return err_user("command line: --time: '%s' is no time such as 90, 24:00:00 or 2-12", f->time);
+    TRY(check_time(f));
     for (int i = 0; i < 2; i++) {
         const char *name = i ? f->account : f->partition;
         if (name && (!name[0] || strpbrk(name, not_bare)))

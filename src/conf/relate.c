@@ -71,6 +71,9 @@ static int check_rope(const Recipe *r)
     int                is_yarn = m->rope_scaling == ROPE_YARN, is_long = m->rope_scaling == ROPE_LONG;
     RELATE(m->rope_scaling == ROPE_NONE || m->pos == POS_ROPE, "model.rope_scaling", "model.pos",
            "model.rope_scaling needs model.pos rope");
+    RELATE(m->rope_scaling != ROPE_NONE || m->rope_factor == 1, "model.rope_factor", "model.rope_scaling",
+           "model.rope_factor (%g) needs model.rope_scaling linear, llama3, yarn or longrope",
+           m->rope_factor);
     RELATE(m->rope_scaling != ROPE_LLAMA3 || m->rope_high > m->rope_low, "model.rope_high", "model.rope_low",
            "model.rope_high (%g) must be above model.rope_low (%g)", m->rope_high, m->rope_low);
     RELATE(!is_yarn || m->rope_fast >= m->rope_slow, "model.rope_fast", "model.rope_slow",

@@ -91,8 +91,11 @@ static int open_file(PairTeacher *t, const Recipe *r, const TeacherHeader *want)
     const char *key = r->latent.teacher_file[0] ? "latent.teacher_file" : "latent.teacher";
     pairs_teacher_path(r, t->path);
     if (file_kind(t->path) == FILE_NONE)
-        return recipe_blame(r, key, "cached needs %s, which is not there: brim data teacher %s makes it",
-                            t->path, r->file);
+        return recipe_blame(
+            r, key,
+            "cached needs %s, which is not there: brim data teacher %s makes it (with the same "
+            "keys as here)",
+            t->path, r->file);
     t->fd = teacher_open(&t->h, t->path);
     if (t->fd < 0) return recipe_blame_pending(r, key);
     TRY(check_same(r, t->path, &t->h, want));

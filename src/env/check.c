@@ -214,7 +214,8 @@ static void test_bounds(Check *c)
     close_envs(c, e);
 }
 
-/* ---- rows between canaries: what an environment writes beside its row lands in one -------------------- */
+/* ---- rows between canaries: what an environment writes beside its row lands in one. What is a canary at the
+ * end was never written. ---- */
 
 enum { MOST_FENCED = ENV_MAX_OBS + 3, CANARY_BYTE = 0xa5 };
 
@@ -223,6 +224,10 @@ typedef struct {
     uint8_t    *row;
     size_t      bytes;
 } Fenced;
+
+typedef struct {
+    char s[200];
+} Text;
 
 typedef struct {
     Arena  arena;
@@ -250,6 +255,25 @@ static const char *fence_broken(const Fence *f)
     return NULL;
 }
 
+/* Says in `wrong` which row is a canary as it was, if one is. A single agent's `alive` is not asked for. */
+static void fence_unwritten(const Fence *f, int64_t agents, Text *wrong)
+{
+    for (int k = 0; k < f->n; k++) {
+        const Fenced *x     = &f->row[k];
+        size_t        bytes = x->bytes / (size_t)agents;
+        if (agents == 1 && strcmp(x->name, "alive") == 0) continue;
+        for (int64_t a = 0; a < agents; a++) {
+            size_t i = 0;
+            while (i < bytes && x->row[(size_t)a * bytes + i] == CANARY_BYTE) i++;
+            if (i < bytes) continue;
+            str_copy(wrong->s, sizeof wrong->s, "it never writes its row of ");
+            str_append(wrong->s, sizeof wrong->s, "%s", x->name);
+            if (agents > 1) str_append(wrong->s, sizeof wrong->s, " for agent %lld", (long long)a + 1);
+            return;
+        }
+    }
+}
+
 /* Trainers call step_batch, if there is one, and workers call step: here they take turns. */
 static int step_either(const EnvLib *l, void *env, const EnvIo *io, int t)
 {
@@ -258,8 +282,10 @@ static int step_either(const EnvLib *l, void *env, const EnvIo *io, int t)
     return l->api.step_batch(&env, 1, io, &end) < 0 ? -1 : end;
 }
 
-static const char *step_fenced(const EnvLib *l, void *env, const EnvSpec *s, int n_step)
+/* What is wrong with the rows, if anything is. */
+static Text step_fenced(const EnvLib *l, void *env, const EnvSpec *s, int n_step)
 {
+    Text        wrong = { "" };
     Rows        r;
     Fence       f      = { .n = 0 };
     int64_t     agents = s->info.n_agent;
@@ -279,9 +305,14 @@ static const char *step_fenced(const EnvLib *l, void *env, const EnvSpec *s, int
         if (end >= 0) end = step_either(l, env, &io, t);
         broken = fence_broken(&f);
     }
+    if (broken) {
+        snprintf(wrong.s, sizeof wrong.s, "it writes beside its row of %s", broken);
+    } else if (end >= 0) {
+        fence_unwritten(&f, agents, &wrong);
+    }
     rows_deinit(&r);
     arena_deinit(&f.arena);
-    return broken;
+    return wrong;
 }
 
 static void test_writes(Check *c)
@@ -294,9 +325,8 @@ static void test_writes(Check *c)
     arena_init(&a);
     if (envlib_open(&l, c->conf->name, c->conf->option, c->conf->n_option) == 0 &&
         envlib_create(&l, &env) == 0 && spec_take(&s, &a, l.api.info(env), c->conf->name) == 0) {
-        const char *broken = step_fenced(&l, env, &s, c->n_step);
-        verdict(c, !broken, "writes", broken ? "it writes beside its row of %s" : "nothing beside its rows",
-                broken);
+        Text wrong = step_fenced(&l, env, &s, c->n_step);
+        verdict(c, !wrong.s[0], "writes", "%s", wrong.s[0] ? wrong.s : "nothing beside its rows");
     }
     if (env) l.api.destroy(env);
     arena_deinit(&a);

@@ -69,14 +69,28 @@ static void describe_machine(Setup *s)
     s->machine.mem_bytes = s->info.total_bytes;
 }
 
+/* Says which step so many ranks could share, and how many ranks could share this one. */
+static int refuse_share(const Recipe *r, int world)
+{
+    int64_t n = r->step_samples, micro = MAX(r->micro_batch, 1), unit = micro * world;
+    int64_t step = MAX((n + unit / 2) / unit, 1) * unit;
+    int     fit  = world - 1;
+    while (fit > 1 && n % (fit * micro) != 0) fit--;
+    if (strcmp(r->step_key, "step_tokens") == 0) step *= r->step_tokens / n;
+    return recipe_blame(r, r->step_key,
+                        "%lld sample%s cannot be shared by %d ranks in micro-batches of %lld "
+                        "(%s=%lld would do, or %d rank%s)",
+                        (long long)n, str_plural(n), world, (long long)micro, r->step_key, (long long)step,
+                        fit, str_plural(fit));
+}
+
 int setup_share(Recipe *share, const Recipe *r, int world)
 {
     int64_t n = r->step_samples, unit = MAX(r->micro_batch, 1) * world;
     *share = *r;
     share->step_samples /= world;
     if (world == 1 || n % unit == 0) return 0;
-    return recipe_blame(r, r->step_key, "%lld samples cannot be shared by %d ranks in micro-batches of %lld",
-                        (long long)n, world, (long long)MAX(r->micro_batch, 1));
+    return refuse_share(r, world);
 }
 
 /* Ranks that plan differently would wait for each other at different places. */

@@ -7,8 +7,11 @@
 #include <math.h>
 #include <stdio.h>
 
-/* CPUs that other programs keep busy. */
-static double others_cpus(const DoctorCase *c) { return c->w->cpu * c->f->host.cpus - c->w->own_cpu; }
+/* CPUs that other programs keep busy. own_cpu is rank 0's, and each other rank takes about as much. */
+static double others_cpus(const DoctorCase *c)
+{
+    return c->w->cpu * c->f->host.cpus - c->w->own_cpu * fmax(c->f->plan.world, 1);
+}
 
 /* 1: some of these CPUs are siblings on one core. cores is NAN or 0 where it is not known. */
 static int are_siblings(double cpus, double cores) { return cores > 0 && cores < cpus; }
