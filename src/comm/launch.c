@@ -168,6 +168,13 @@ static void wait_all(Rank *r, int n)
     }
 }
 
+static void show_signal(const Rank *r, int rank)
+{
+    if (r->code > EXIT_BY_SIGNAL)
+        fprintf(stderr, "rank %d was ended by signal %d (%s)\n", rank, r->code - EXIT_BY_SIGNAL,
+                strsignal(r->code - EXIT_BY_SIGNAL));
+}
+
 /* The end of what a rank said. */
 static void show(const Rank *r, int rank)
 {
@@ -177,9 +184,7 @@ static void show(const Rank *r, int rank)
     ssize_t n       = pread(r->said, text, MOST, from);
     text[MAX(n, 0)] = '\0';
     if (from > 0 && (line = strchr(text, '\n'))) line++; /* it began before */
-    if (r->code > EXIT_BY_SIGNAL)
-        fprintf(stderr, "rank %d was ended by signal %d (%s)\n", rank, r->code - EXIT_BY_SIGNAL,
-                strsignal(r->code - EXIT_BY_SIGNAL));
+    show_signal(r, rank);
     for (line = strtok_r(line ? line : text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
         fprintf(stderr, "rank %d: %s\n", rank, line);
 }
@@ -188,6 +193,7 @@ static void show(const Rank *r, int rank)
 static int judge(const Rank *r, int n)
 {
     int code = r[0].code, is_said = code > 0 && code < EXIT_BY_SIGNAL;
+    show_signal(&r[0], 0);
     for (int i = 1; i < n; i++) {
         if (r[i].code == 0) continue;
         if (!is_said || r[i].code > EXIT_BY_SIGNAL) show(&r[i], i);
