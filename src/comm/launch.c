@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,13 +16,15 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum {
     EXIT_BY_SIGNAL = 128, /* what shells add to the number of a signal */
     GRACE_S        = 15,  /* for ranks that rank 0 has left */
-    POLL_US        = 20000
+    POLL_US        = 20000,
+    SAID_BYTES     = 1 << 20 /* of a rank, before what it said first is given up */
 };
 
 typedef struct {
@@ -154,6 +157,17 @@ static void reap(Rank *r, int n)
     }
 }
 
+/* Environments of a rank may write lines for days. The rank writes on where it was: only pages are freed. */
+static void forget_old(const Rank *r, int n)
+{
+    enum { KEEP_BYTES = 1 << 16 };
+    struct stat st;
+    for (int i = 1; i < n; i++) {
+        if (r[i].said < 0 || fstat(r[i].said, &st) != 0 || st.st_blocks * 512 < SAID_BYTES) continue;
+        fallocate(r[i].said, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, MAX(st.st_size - KEEP_BYTES, 1));
+    }
+}
+
 static void wait_all(Rank *r, int n)
 {
     double left_s = 0; /* when rank 0 left */
@@ -164,6 +178,7 @@ static void wait_all(Rank *r, int n)
         if (sig) signal_all(r, n, sig);
         if (r[0].code >= 0 && left_s == 0) left_s = now_s;
         if (left_s > 0 && now_s - left_s > GRACE_S) signal_all(r, n, SIGKILL);
+        forget_old(r, n);
         usleep(POLL_US);
     }
 }
