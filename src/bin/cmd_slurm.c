@@ -3,7 +3,7 @@
  * 1. SLURM says USR1 some time before a job's time is up, and TERM when a job has to make room. Brim saves on
  *    both, and ends with exit code 0.
  * 2. If the run is not at its end then, the script queues the same job again, which goes on from there. A job
- *    that was cancelled stays cancelled. */
+ *    that was cancelled stays cancelled. So does one whose start made no step: it would be queued for ever. */
 #include "base/err.h"
 #include "base/file.h"
 #include "base/str.h"
@@ -67,8 +67,20 @@ static void print_command(FILE *out, const char *exe, const char *command)
     fprintf(out, " %s ", command);
 }
 
+/* Shell functions: what the run's numbers say now. */
+static void print_questions(FILE *out, const Recipe *r, const char *exe)
+{
+    fprintf(out, "\nsay() { ");
+    print_command(out, exe, "compare");
+    print_word(out, r->run);
+    fprintf(out, " --json; }\n"
+                 "step() { say 2>/dev/null | grep -o '\"step\": [0-9]*'; }\n"
+                 "before=$(step)\n");
+}
+
 static void print_body(FILE *out, const Recipe *r, const CmdTarget *t, const char *exe)
 {
+    print_questions(out, r, exe);
     fprintf(out, "\nsrun --kill-on-bad-exit=1 ");
     print_command(out, exe, "train");
     print_word(out, t->target);
@@ -76,15 +88,16 @@ static void print_body(FILE *out, const Recipe *r, const CmdTarget *t, const cha
         fputc(' ', out);
         print_word(out, t->override[i]);
     }
-    fprintf(out,
-            "\nrc=$?\n\n"
-            "# The time was up, or the job had to make room: the same job goes on later. A job that "
-            "was cancelled\n# does not.\n"
-            "if [ $rc -eq 0 ] && scontrol show job \"$SLURM_JOB_ID\" | grep -q 'JobState=RUNNING' &&\n    ");
-    print_command(out, exe, "compare");
-    print_word(out, r->run);
-    fprintf(out, " --json | grep -q '\"state\": \"stopped\"'; then\n"
-                 "    scontrol requeue \"$SLURM_JOB_ID\"\n"
+    fprintf(out, "\nrc=$?\n\n"
+                 "# The time was up, or the job had to make room: the same job goes on later. A job that "
+                 "was cancelled\n# does not.\n"
+                 "if [ $rc -eq 0 ] && scontrol show job \"$SLURM_JOB_ID\" | grep -q 'JobState=RUNNING' &&\n"
+                 "    say | grep -q '\"state\": \"stopped\"'; then\n"
+                 "    if [ \"$(step)\" = \"$before\" ]; then\n"
+                 "        echo 'not queued again: no step was done (is --time too short?)' >&2\n"
+                 "    else\n"
+                 "        scontrol requeue \"$SLURM_JOB_ID\"\n"
+                 "    fi\n"
                  "fi\nexit $rc\n");
 }
 
