@@ -36,6 +36,10 @@ verdict "a job that does no step is not queued again" $? "$out"
 out=$(job_says ""); grep -q '^queued' <<<"$out"
 verdict "a job that does some is" $? "$(tail -n 3 <<<"$out")"
 
+brim slurm tiny.yaml gpus=2 --gpus 1 --out one.sh
+[ $rc -eq 0 ] && grep -q "'gpus=2' gpus=1\$" one.sh && grep -q '^#SBATCH --ntasks-per-node=1$' one.sh
+verdict "--gpus 1 goes before gpus of the recipe" $? "exit code $rc: $(cat said; grep srun one.sh)"
+
 if ! command -v slurmctld munged slurmd >/dev/null || [ "$(id -u)" -ne 0 ]; then
     echo "skip: SLURM (packages slurm-wlm, munge) needs root"
     exit $failed

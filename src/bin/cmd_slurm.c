@@ -78,7 +78,8 @@ static void print_questions(FILE *out, const Recipe *r, const char *exe)
                  "before=$(step)\n");
 }
 
-static void print_body(FILE *out, const Recipe *r, const CmdTarget *t, const char *exe)
+/* srun starts all ranks. Where it starts a single one, brim train would start `gpus` of them. */
+static void print_body(FILE *out, const Recipe *r, const CmdTarget *t, const Flags *f, const char *exe)
 {
     print_questions(out, r, exe);
     fprintf(out, "\nsrun --kill-on-bad-exit=1 ");
@@ -88,6 +89,7 @@ static void print_body(FILE *out, const Recipe *r, const CmdTarget *t, const cha
         fputc(' ', out);
         print_word(out, t->override[i]);
     }
+    if (r->gpus > 1 && f->n_node * f->n_rank == 1) fputs(" gpus=1", out);
     fprintf(out, "\nrc=$?\n\n"
                  "# The time was up, or the job had to make room: the same job goes on later. A job that "
                  "was cancelled\n# does not.\n"
@@ -113,7 +115,7 @@ static int write_script(FILE *out, const Recipe *r, const CmdTarget *t, const Fl
                         "have: %s",
                         dir);
     print_head(out, r, f, dir);
-    print_body(out, r, t, exe);
+    print_body(out, r, t, f, exe);
     return ferror(out) ? err_sys("writing the script") : 0;
 }
 
