@@ -174,8 +174,10 @@ static void wait_all(Rank *r, int n)
     while (reap(r, n), count_running(r, n) > 0) {
         double now_s = clock_now_s();
         int    sig   = sent;
-        sent         = 0;
-        if (sig) signal_all(r, n, sig);
+        if (sig) {
+            sent = 0; /* only here: cleared unseen, a signal would be lost */
+            signal_all(r, n, sig);
+        }
         if (r[0].code >= 0 && left_s == 0) left_s = now_s;
         if (left_s > 0 && now_s - left_s > GRACE_S) signal_all(r, n, SIGKILL);
         forget_old(r, n);
