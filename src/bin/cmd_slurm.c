@@ -3,7 +3,7 @@
  * 1. SLURM says USR1 some time before a job's time is up, and TERM when a job has to make room. Brim saves on
  *    both, and ends with exit code 0.
  * 2. If the run is not at its end then, the script queues the same job again, which goes on from there. A job
- *    that was cancelled stays cancelled. So does one whose start made no step: it would be queued for ever. */
+ *    that was cancelled stays cancelled. One that made no step is not queued again: it would be for ever. */
 #include "base/err.h"
 #include "base/file.h"
 #include "base/str.h"
