@@ -211,6 +211,11 @@ train crossing crossing "${busy[@]}" && r=$(last crossing val_return)
 is "${r:-0}" '>=' 3.5; verdict "four agents give way to each other" $? "return ${r:-none}"
 train blind crossing "${busy[@]}" "env_options=[blind=1]" && r=$(last blind val_return)
 is "${r:-9}" '<=' 2.5; verdict "agents that do not see each other cannot" $? "return ${r:-none}"
+team=("${busy[@]}" steps=1 ppo.envs=6 ppo.rollout=8 ppo.minibatch=0)
+train team crossing "${team[@]}" micro_batch=96; rc=$?
+[ $rc -eq 0 ] && train uneven crossing "${team[@]}" micro_batch=36
+[ $? -eq 2 ] && grep -q 'micro_batch (36) must divide ppo.minibatch (192)' uneven.log
+verdict "a micro-batch divides the minibatch of all agents" $? "exit code $rc: $(cat team.log uneven.log)"
 "$brim" play crossing --episodes 3 --out crossing.gif "${quick[@]}" >play.out 2>&1; rc=$?
 m=$(sed -n 's/^mean return \([^,]*\),.*/\1/p' play.out)
 [ $rc -eq 0 ] && [ "$(head -c 6 crossing.gif)" = GIF89a ] && is "${m:-0}" '>=' 3 &&

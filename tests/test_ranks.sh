@@ -82,6 +82,15 @@ launch lost; kill -9 "${rank[1]}"; wait "$pid"; rc=$?
     grep -q '^rank 1 was ended by signal 9' lost.log && ! pgrep -P "$pid" >/dev/null
 verdict "gpus=2: a rank that is killed is named" $? "exit code $rc: $(tail -n 2 lost.log)"
 
+# A rank's environments may write to standard error for days.
+launch first_lost; said=/proc/${rank[1]}/fd/2
+head -c 8000000 /dev/zero | tr '\0' '\n' >>"$said"; sleep 0.5; blocks=$(stat -L -c %b "$said")
+[ "${blocks:-9999}" -lt 4096 ]
+verdict "gpus=2: of what a rank says the newest is kept" $? "$blocks blocks of 512 bytes"
+kill -9 "${rank[0]}"; wait "$pid"; rc=$?
+[ $rc -eq 137 ] && grep -q '^rank 0 was ended by signal 9' first_lost.log
+verdict "gpus=2: rank 0 is named when it is killed" $? "exit code $rc: $(tail -n 2 first_lost.log)"
+
 launch orphan; kill -9 "$pid"; wait "$pid" 2>/dev/null
 for ((i = 0; i < 100; i++)); do kill -0 "${rank[@]}" 2>/dev/null || break; sleep 0.1; done
 ! kill -0 "${rank[0]}" 2>/dev/null && ! kill -0 "${rank[1]}" 2>/dev/null && out=$(all_whole orphan)

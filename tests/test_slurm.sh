@@ -27,6 +27,23 @@ brim slurm tiny.yaml "run=it's" --gpus 2 --nodes 4 --cpus 6 --time 0-0:10 --acco
     grep -q '^#SBATCH --gpus-per-node=2$' job.sh && grep -q '^#SBATCH --nodes=4$' job.sh
 verdict "a script" $? "exit code $rc: $(cat said job.sh)"
 
+# A start in which no step is done would be queued again for ever. srun and scontrol of this test alone.
+start halted steps=100000 optim.warmup=5; wait_step halted 60; kill -TERM "$pid"; reap
+mkdir stand_in
+printf '#!/bin/bash\n[ $1 = requeue ] && echo queued || echo JobState=RUNNING\n' >stand_in/scontrol
+printf '#!/bin/bash\n[ -n "$IDLE" ] && exit 0\nshift; timeout -s TERM 2 "$@"\nexit 0\n' >stand_in/srun
+chmod +x stand_in/*
+brim slurm tiny.yaml run=halted steps=100000 optim.warmup=5 --out halted.sh
+job_says() { PATH=$dir/stand_in:$PATH SLURM_JOB_ID=7 IDLE=$1 bash halted.sh 2>&1; }
+out=$(job_says 1); ! grep -q '^queued' <<<"$out" && grep -q '^not queued again: no step' <<<"$out"
+verdict "a job that does no step is not queued again" $? "$out"
+out=$(job_says ""); grep -q '^queued' <<<"$out"
+verdict "a job that does some is" $? "$(tail -n 3 <<<"$out")"
+
+brim slurm tiny.yaml gpus=2 --gpus 1 --out one.sh
+[ $rc -eq 0 ] && grep -q "'gpus=2' gpus=1\$" one.sh && grep -q '^#SBATCH --ntasks-per-node=1$' one.sh
+verdict "--gpus 1 goes before gpus of the recipe" $? "exit code $rc: $(cat said; grep srun one.sh)"
+
 if ! command -v slurmctld munged slurmd >/dev/null || [ "$(id -u)" -ne 0 ]; then
     echo "skip: SLURM (packages slurm-wlm, munge) needs root"
     exit $failed

@@ -3,7 +3,7 @@
  * 1. SLURM says USR1 some time before a job's time is up, and TERM when a job has to make room. Brim saves on
  *    both, and ends with exit code 0.
  * 2. If the run is not at its end then, the script queues the same job again, which goes on from there. A job
- *    that was cancelled stays cancelled. */
+ *    that was cancelled stays cancelled. One that made no step is not queued again: it would be for ever. */
 #include "base/err.h"
 #include "base/file.h"
 #include "base/str.h"
@@ -67,9 +67,22 @@ static void print_command(FILE *out, const char *exe, const char *command)
     fprintf(out, " %s ", command);
 }
 
-/* SLURM 22.05 and later do not hand --cpus-per-task on to srun: each rank would get one CPU. */
+/* Shell functions: what the run's numbers say now. */
+static void print_questions(FILE *out, const Recipe *r, const char *exe)
+{
+    fprintf(out, "\nsay() { ");
+    print_command(out, exe, "compare");
+    print_word(out, r->run);
+    fprintf(out, " --json; }\n"
+                 "step() { say 2>/dev/null | grep -o '\"step\": [0-9]*'; }\n"
+                 "before=$(step)\n");
+}
+
+/* SLURM 22.05 and later do not hand --cpus-per-task on to srun: each rank would get one CPU. srun starts all
+ * ranks. Where it starts a single one, brim train would start `gpus` of them. */
 static void print_body(FILE *out, const Recipe *r, const CmdTarget *t, const Flags *f, const char *exe)
 {
+    print_questions(out, r, exe);
     fprintf(out, "\nsrun --kill-on-bad-exit=1 --cpus-per-task=%lld ", (long long)f->n_cpu);
     print_command(out, exe, "train");
     print_word(out, t->target);
@@ -77,15 +90,17 @@ static void print_body(FILE *out, const Recipe *r, const CmdTarget *t, const Fla
         fputc(' ', out);
         print_word(out, t->override[i]);
     }
-    fprintf(out,
-            "\nrc=$?\n\n"
-            "# The time was up, or the job had to make room: the same job goes on later. A job that "
-            "was cancelled\n# does not.\n"
-            "if [ $rc -eq 0 ] && scontrol show job \"$SLURM_JOB_ID\" | grep -q 'JobState=RUNNING' &&\n    ");
-    print_command(out, exe, "compare");
-    print_word(out, r->run);
-    fprintf(out, " --json | grep -q '\"state\": \"stopped\"'; then\n"
-                 "    scontrol requeue \"$SLURM_JOB_ID\"\n"
+    if (r->gpus > 1 && f->n_node * f->n_rank == 1) fputs(" gpus=1", out);
+    fprintf(out, "\nrc=$?\n\n"
+                 "# The time was up, or the job had to make room: the same job goes on later. A job that "
+                 "was cancelled\n# does not.\n"
+                 "if [ $rc -eq 0 ] && scontrol show job \"$SLURM_JOB_ID\" | grep -q 'JobState=RUNNING' &&\n"
+                 "    say | grep -q '\"state\": \"stopped\"'; then\n"
+                 "    if [ \"$(step)\" = \"$before\" ]; then\n"
+                 "        echo 'not queued again: no step was done (is --time too short?)' >&2\n"
+                 "    else\n"
+                 "        scontrol requeue \"$SLURM_JOB_ID\"\n"
+                 "    fi\n"
                  "fi\nexit $rc\n");
 }
 

@@ -27,7 +27,7 @@ static int load(const CmdTarget *t, const char *out, const char *top, Recipe *r,
         return recipe_blame(r, "latent.kl_weight", "is 0: nothing is compared with a teacher");
     r->latent.teacher = TEACHER_CACHED;
     if (top) TRY(cmd_int("--top", top, 1, 65536, &r->latent.teacher_top));
-    TRY(task_complete(r, 1));
+    TRY(task_complete(r, DATA_OPENED_NEXT));
     if (out) {
         str_copy(path, PAIRS_PATH, out);
     } else {

@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,13 +16,15 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum {
     EXIT_BY_SIGNAL = 128, /* what shells add to the number of a signal */
     GRACE_S        = 15,  /* for ranks that rank 0 has left */
-    POLL_US        = 20000
+    POLL_US        = 20000,
+    SAID_BYTES     = 1 << 20 /* of a rank, before what it said first is given up */
 };
 
 typedef struct {
@@ -154,18 +157,39 @@ static void reap(Rank *r, int n)
     }
 }
 
+/* Environments of a rank may write lines for days. The rank writes on where it was: only pages are freed. */
+static void forget_old(const Rank *r, int n)
+{
+    enum { KEEP_BYTES = 1 << 16 };
+    struct stat st;
+    for (int i = 1; i < n; i++) {
+        if (r[i].said < 0 || fstat(r[i].said, &st) != 0 || st.st_blocks * 512 < SAID_BYTES) continue;
+        fallocate(r[i].said, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, MAX(st.st_size - KEEP_BYTES, 1));
+    }
+}
+
 static void wait_all(Rank *r, int n)
 {
     double left_s = 0; /* when rank 0 left */
     while (reap(r, n), count_running(r, n) > 0) {
         double now_s = clock_now_s();
         int    sig   = sent;
-        sent         = 0;
-        if (sig) signal_all(r, n, sig);
+        if (sig) {
+            sent = 0; /* only here: cleared unseen, a signal would be lost */
+            signal_all(r, n, sig);
+        }
         if (r[0].code >= 0 && left_s == 0) left_s = now_s;
         if (left_s > 0 && now_s - left_s > GRACE_S) signal_all(r, n, SIGKILL);
+        forget_old(r, n);
         usleep(POLL_US);
     }
+}
+
+static void show_signal(const Rank *r, int rank)
+{
+    if (r->code > EXIT_BY_SIGNAL)
+        fprintf(stderr, "rank %d was ended by signal %d (%s)\n", rank, r->code - EXIT_BY_SIGNAL,
+                strsignal(r->code - EXIT_BY_SIGNAL));
 }
 
 /* The end of what a rank said. */
@@ -177,9 +201,7 @@ static void show(const Rank *r, int rank)
     ssize_t n       = pread(r->said, text, MOST, from);
     text[MAX(n, 0)] = '\0';
     if (from > 0 && (line = strchr(text, '\n'))) line++; /* it began before */
-    if (r->code > EXIT_BY_SIGNAL)
-        fprintf(stderr, "rank %d was ended by signal %d (%s)\n", rank, r->code - EXIT_BY_SIGNAL,
-                strsignal(r->code - EXIT_BY_SIGNAL));
+    show_signal(r, rank);
     for (line = strtok_r(line ? line : text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
         fprintf(stderr, "rank %d: %s\n", rank, line);
 }
@@ -188,6 +210,7 @@ static void show(const Rank *r, int rank)
 static int judge(const Rank *r, int n)
 {
     int code = r[0].code, is_said = code > 0 && code < EXIT_BY_SIGNAL;
+    show_signal(&r[0], 0);
     for (int i = 1; i < n; i++) {
         if (r[i].code == 0) continue;
         if (!is_said || r[i].code > EXIT_BY_SIGNAL) show(&r[i], i);

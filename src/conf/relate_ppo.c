@@ -112,6 +112,15 @@ static int check_policy(const Recipe *r)
     return 0;
 }
 
+static int check_micro_batch(const Recipe *r)
+{
+    const RecipePpo *p = &r->ppo;
+    RELATE(r->micro_batch == 0 || p->minibatch / r->policy.context % r->micro_batch == 0, "micro_batch",
+           "ppo.minibatch", "micro_batch (%lld) must divide ppo.minibatch (%lld)", LL(r->micro_batch),
+           LL(p->minibatch));
+    return 0;
+}
+
 /* Samples of a rollout, and what follows from their number. A sample is a step of one agent. */
 static int count_samples(Recipe *r, int64_t agents)
 {
@@ -122,8 +131,6 @@ static int count_samples(Recipe *r, int64_t agents)
     n *= agents;
     p->is_whole |= p->minibatch == 0;
     if (p->is_whole) TRY(choose_minibatch(r, n));
-    RELATE(r->micro_batch == 0 || p->minibatch / c % r->micro_batch == 0, "micro_batch", "ppo.minibatch",
-           "micro_batch (%lld) must divide ppo.minibatch (%lld)", LL(r->micro_batch), LL(p->minibatch));
     TRY(count_rollouts(r, n));
     r->step_samples = n / c; /* a sample is what the net sees at once */
     r->step_key     = "ppo.envs";
@@ -139,6 +146,7 @@ int recipe_count_agents(Recipe *r)
         TRY(count_samples(r, agents));
         snprintf(of_agents, sizeof of_agents, " x %lld agents", LL(agents));
     }
+    TRY(check_micro_batch(r));
     int64_t below = MIN(p->minibatch, n), above = p->minibatch;
     while (n % below != 0) below--;
     while (above < n && n % above != 0) above++;
@@ -164,7 +172,8 @@ int relate_ppo(Recipe *r)
     RELATE(r->policy.kind == POLICY_TRUNK || c == 1, "policy.context", "policy.kind",
            "an mlp has no memory: policy.context needs policy.kind trunk");
     TRY(check_policy(r));
-    TRY(count_samples(r, 1)); /* until the environment is known */
+    TRY(count_samples(r, 1));                    /* until the environment is known */
+    if (!p->is_whole) TRY(check_micro_batch(r)); /* else its agents count */
     RELATE(p->rollout % c == 0 && p->minibatch % c == 0, "policy.context", "ppo.rollout",
            "policy.context (%lld) must divide ppo.rollout (%lld) and ppo.minibatch (%lld)", LL(c),
            LL(p->rollout), LL(p->minibatch));
