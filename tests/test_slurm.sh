@@ -31,7 +31,7 @@ verdict "a script" $? "exit code $rc: $(cat said job.sh)"
 start halted steps=100000 optim.warmup=5; wait_step halted 60; kill -TERM "$pid"; reap
 mkdir stand_in
 printf '#!/bin/bash\n[ $1 = requeue ] && echo queued || echo JobState=RUNNING\n' >stand_in/scontrol
-printf '#!/bin/bash\n[ -n "$IDLE" ] && exit 0\nshift; timeout -s TERM 2 "$@"\nexit 0\n' >stand_in/srun
+printf '#!/bin/bash\n[ -n "$IDLE" ] && exit 0\nshift 2; timeout -s TERM 2 "$@"\nexit 0\n' >stand_in/srun
 chmod +x stand_in/*
 brim slurm tiny.yaml run=halted steps=100000 optim.warmup=5 --out halted.sh
 job_says() { PATH=$dir/stand_in:$PATH SLURM_JOB_ID=7 IDLE=$1 bash halted.sh 2>&1; }
