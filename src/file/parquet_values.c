@@ -1,6 +1,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "file/parquet_impl.h"
+#include "file/words.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,13 +15,6 @@ static uint32_t bits_at(const uint8_t *p, const uint8_t *end, uint64_t bit, int 
     size_t   at = (size_t)(bit / 8), n = (size_t)(end - p);
     if (at < n) memcpy(&v, p + at, MIN(n - at, sizeof v));
     return (uint32_t)(v >> (bit & 7) & ((UINT64_C(1) << width) - 1));
-}
-
-static uint32_t little32(const uint8_t *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
 }
 
 /* ---- runs ---------------------------------------------------------------------------------------------- */
@@ -151,7 +145,7 @@ int parquet_values_dictionary(Parquet *p, int64_t n_word)
     }
     for (int64_t i = 0; i < n_word; i++) {
         if (end - at < LENGTH_BYTES) return parquet_bad(p, "a dictionary that ends too early");
-        uint32_t n = little32(at);
+        uint32_t n = get_u32(at);
         at += LENGTH_BYTES;
         if (n > (size_t)(end - at)) return parquet_bad(p, "a word that is longer than its dictionary");
         p->word[i] = (ParquetWord){ (uint32_t)(at - p->dictionary.p), n };
@@ -202,7 +196,7 @@ static int next_plain(Parquet *p, const char **text, size_t *n)
 {
     ParquetPage *g = &p->page;
     if (g->end - g->p < LENGTH_BYTES) return parquet_bad(p, "fewer texts than it says");
-    *n = little32(g->p);
+    *n = get_u32(g->p);
     g->p += LENGTH_BYTES;
     if (*n > (size_t)(g->end - g->p)) return parquet_bad(p, "a text that is longer than its page");
     *text = (const char *)g->p;

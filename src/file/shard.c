@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "file/words.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -50,20 +51,6 @@ enum {
 
 /* Behind the ends of the documents: bytes of text, and xxhash64 of everything between ids and checksum. */
 enum { INDEX_TAIL_BYTES = 16 };
-
-static uint32_t get_u32(const unsigned char *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static uint64_t get_u64(const unsigned char *p)
-{
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
 
 static int is_brim(const unsigned char *p, size_t n)
 {

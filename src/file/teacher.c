@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "file/words.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -34,28 +35,6 @@ enum {
 };
 
 enum { MOST_ROWS = 1 << 16, MOST_TOP = 1 << 20, CHECK_BYTES = 8 };
-
-static uint32_t get_u32(const unsigned char *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static uint64_t get_u64(const unsigned char *p)
-{
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static void put_u32(unsigned char *p, int64_t value)
-{
-    uint32_t v = (uint32_t)value;
-    memcpy(p, &v, sizeof v);
-}
-
-static void put_u64(unsigned char *p, uint64_t v) { memcpy(p, &v, sizeof v); }
 
 /* ---- records ------------------------------------------------------------------------------------------ */
 
@@ -192,16 +171,16 @@ void teacher_format(const TeacherHeader *h, unsigned char out[TEACHER_HEADER_BYT
     memset(out, 0, TEACHER_HEADER_BYTES);
     memcpy(out, teacher_magic, sizeof teacher_magic);
     put_u32(out + AT_VERSION, TEACHER_VERSION);
-    put_u32(out + AT_ROWS, h->n_row);
-    put_u32(out + AT_TOP, h->top);
-    put_u32(out + AT_VOCAB, h->vocab);
+    put_u32(out + AT_ROWS, (uint32_t)h->n_row);
+    put_u32(out + AT_TOP, (uint32_t)h->top);
+    put_u32(out + AT_VOCAB, (uint32_t)h->vocab);
     put_u64(out + AT_SAMPLES, (uint64_t)h->n_sample);
     put_u64(out + AT_MODEL, h->model);
     put_u64(out + AT_TOKENIZER, h->tokenizer);
     put_u64(out + AT_DATA, h->data);
     put_u64(out + AT_TOKENS, h->samples);
     put_u64(out + AT_SEED, h->seed);
-    put_u32(out + AT_PROMPT, h->prompt);
+    put_u32(out + AT_PROMPT, (uint32_t)h->prompt);
     put_u64(out + AT_CHECK, XXH64(out, AT_CHECK, 0));
 }
 
