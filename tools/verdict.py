@@ -83,7 +83,7 @@ def policies():
     checks("ppo-ranks", 3)
     claim("mujoco", "beside a bare loop of mj_step", find("mujoco", r"clock: bare.*: ([0-9.]+) %"), 90,
           unit="%")
-    returns = [number(x) for x in re.findall(r"return (-?[0-9.]+)", text("humanoid") or "")]
+    returns = [number(x) for x in re.findall(r"mean return (-?[0-9.]+) over", text("humanoid") or "")]
     claim("humanoid", "return, trained for 8 minutes, beside untrained",
           ratio(returns[-1], returns[0]) if len(returns) > 1 else None, 3)
     checks("doctor", 9)
