@@ -45,10 +45,10 @@ static int wants_launch(const Recipe *r, Launch *l)
     if (r->gpus < 2) return 0;
     TRY(place_find(&p));
     if (p.launcher[0]) return 0; /* this process is one of them */
-    int on_cpu = strcmp(r->device, "cpu") == 0, have = on_cpu ? 0 : visible_gpus();
     if (str_starts_with(r->device, "cuda:"))
         return recipe_blame(r, "gpus", "%lld, but device %s names a single GPU", (long long)r->gpus,
                             r->device);
+    int have = strcmp(r->device, "cpu") == 0 ? 0 : visible_gpus();
     if (have > 0 && have < r->gpus)
         return recipe_blame(r, "gpus", "%lld, but there %s %d here", (long long)r->gpus,
                             have == 1 ? "is" : "are", have);
